@@ -1,0 +1,1 @@
+"""Looks at attention heads; never changes a model."""

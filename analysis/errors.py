@@ -1,0 +1,29 @@
+"""What can go wrong, as the user sees it.
+
+Every message says where, what was got, what was expected, and what to do. The command line prints the
+message alone and leaves with `exit_code`; a library user catches `HeadwiseError`.
+"""
+
+
+class HeadwiseError(Exception):
+    """Anything that headwise raises on purpose."""
+
+    exit_code = 1
+
+
+class BadInput(HeadwiseError, ValueError):
+    """Something the user gave cannot be used: a path, a column, a head, a recipe."""
+
+    exit_code = 2
+
+
+class UnknownModel(BadInput):
+    """No attention site could be understood; the message lists the attention-like modules found."""
+
+
+class CannotCut(BadInput, NotImplementedError):
+    """The site can be gated but not cut; the message names the structural reason."""
+
+
+class ProofFailed(HeadwiseError, RuntimeError):
+    """A gated and a cut site disagree by more than the contract allows: nothing is saved."""

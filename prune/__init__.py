@@ -1,0 +1,1 @@
+"""Decides which heads go, cuts them, measures again, writes."""
