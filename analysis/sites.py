@@ -3,7 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any
+
+from torch import nn
+
+from headwise.analysis import families
+from headwise.analysis.anatomy import attention_like, dissect, number, widths
+from headwise.analysis.errors import BadInput, UnknownModel
+from headwise.analysis.places import places
 
 
 @dataclass(frozen=True)
@@ -60,3 +68,162 @@ def heads_of(sites: Mapping[str, Site]) -> list[tuple[str, int]]:
     [('0', 0), ('0', 1)]
     """
     return [(name, head) for name, site in sites.items() for head in range(site.heads)]
+
+
+def find_sites(model: nn.Module) -> dict[str, Site]:
+    """Every attention site of a model by name, dense or cut, in the order of its modules.
+
+    Sites are found by structure: a module that owns projections under the usual names, whose widths agree
+    with a head count. A model that headwise has cut is read from its record, so that heads keep their
+    ORIGINAL indices.
+
+    Args:
+        model: any `transformers` model, also on the meta device; nothing is changed.
+
+    Returns:
+        Site name to `Site`.
+
+    Raises:
+        UnknownModel: if no site is understood; the message lists the attention-like modules found.
+        BadInput: if projections are quantised or wrapped by an adapter.
+
+    >>> from transformers import BertConfig, BertModel
+    >>> model = BertModel(BertConfig(num_hidden_layers=2, num_attention_heads=4, hidden_size=32))
+    >>> {name: site.heads for name, site in find_sites(model).items()}
+    {'0': 4, '1': 4}
+    """
+    record = read_record(model)
+    if record is not None:
+        return _recorded(model, record)
+    found = list(dissect(model))
+    if not found:
+        raise UnknownModel(_not_understood(model))
+    sites: list[Site] = []
+    for anatomy, (stack, kind, layer) in zip(found, places([a.module for a in found]), strict=True):
+        module = model.get_submodule(anatomy.module)
+        calls = _calls(model, module)
+        for call in range(calls):
+            sites.append(Site(
+                name="", module=anatomy.module, output=anatomy.output, heads=anatomy.heads,
+                kv_heads=anatomy.kv_heads, head_dim=anatomy.head_dim, kind=kind, stack=stack,
+                layer=layer if calls == 1 else _layer_of_call(model, anatomy.module, call), call=call,
+                calls=calls, kept=tuple(range(anatomy.heads)), window=number(module, families.WINDOWS),
+                refusal=families.CUT_REFUSED.get(type(module).__name__, ""),
+            ))  # fmt: skip
+    return _named(sites)
+
+
+def read_record(model: nn.Module) -> dict[str, Any] | None:
+    """What headwise wrote into the configuration of a cut model, or None for a dense one."""
+    record = getattr(getattr(model, "config", None), "headwise", None)
+    return record if isinstance(record, dict) and record.get("sites") else None
+
+
+def root_path(model: nn.Module, path: str) -> str | None:
+    """A record's path as a path from this model's root, or None where this class lacks the stack.
+
+    Records count from the base model, so that the same checkpoint opens with any head; a leading `/`
+    marks a path outside the base model.
+    """
+    base = base_prefix(model)
+    path = path.removeprefix("/") if path.startswith("/") else base + path
+    bare = path.partition(":")[0]
+    try:
+        model.get_submodule(bare)
+    except AttributeError:
+        stack = base + bare.removeprefix(base).split(".")[0]
+        if any(name == stack for name, _ in model.named_modules()):
+            raise BadInput(f"{type(model).__name__} has no module {bare!r}, which this checkpoint's record of cut "
+                           "heads names: the class or its release differs too much from the one that was cut.") from None  # fmt: skip
+        return None
+    return path
+
+
+def record_path(model: nn.Module, path: str) -> str:
+    """A path from the model's root as the record keeps it: relative to the base model, or `/…` outside it."""
+    base = base_prefix(model)
+    return path.removeprefix(base) if path.startswith(base) else "/" + path
+
+
+def base_prefix(model: nn.Module) -> str:
+    """Where the base model sits inside this one, as a path prefix: `bert.`, `model.`, or ``."""
+    prefix = getattr(model, "base_model_prefix", "")
+    return f"{prefix}." if prefix and prefix in dict(model.named_children()) else ""
+
+
+def _recorded(model: nn.Module, record: dict[str, Any]) -> dict[str, Site]:
+    sites: dict[str, Site] = {}
+    for name, data in record["sites"].items():
+        module, output = root_path(model, data["module"]), root_path(model, data["output"])
+        if module is not None and output is not None:
+            fields = {field: data[field] for field in _FIELDS}
+            site = Site(name=name, module=module, output=output, kept=tuple(data["kept"]), **fields)
+            _check_width(model, site)
+            sites[name] = site
+    return sites
+
+
+_FIELDS = ("heads", "kv_heads", "head_dim", "kind", "stack", "layer", "call", "calls", "window", "refusal")
+
+
+def _check_width(model: nn.Module, site: Site) -> None:
+    path, _, bare = site.output.partition(":")
+    module = model.get_submodule(path)
+    width = getattr(module, bare).shape[1] * site.head_dim if bare else widths(module)[0]
+    if width != max(1, len(site.kept)) * site.head_dim:
+        raise BadInput(
+            f"site {site.name}: the configuration says that heads {list(site.kept)} are left, but {site.output} takes "
+            f"{width // site.head_dim} heads. This model was built from a cut model's configuration without its "
+            "weights; open the checkpoint with headwise.prune.load, or delete `config.headwise` for a dense model."
+        )
+
+
+def _calls(model: nn.Module, module: nn.Module) -> int:
+    config = getattr(model, "config", None)
+    name = families.SHARED_LAYERS.get(getattr(config, "model_type", ""))
+    if name is None or not hasattr(config, "num_hidden_groups"):
+        return 1
+    groups = config.num_hidden_groups
+    return getattr(config, name) // groups if type(module).__name__.startswith("Albert") else 1
+
+
+def _layer_of_call(model: nn.Module, path: str, call: int) -> int:
+    group = int(next((part for part in path.split(".") if part.isdigit()), "0"))
+    config = model.config
+    per_group = config.num_hidden_layers // config.num_hidden_groups  # type: ignore[union-attr, operator]
+    return group * per_group + call  # type: ignore[operator]
+
+
+def _named(sites: list[Site]) -> dict[str, Site]:
+    """Sites by the shortest names that keep them apart, unique in any model."""
+    kinds = {(site.stack, site.kind) for site in sites if site.kind != "pool"}
+    pools = {site.stack for site in sites if site.kind == "pool"}
+    named: dict[str, Site] = {}
+    for site in sites:
+        if site.kind == "pool":
+            parts = [site.stack if len(pools) > 1 else "", "pool", str(site.layer)]
+        elif len(kinds) == 1:
+            parts = [str(site.layer)]
+        else:
+            parts = [site.stack, site.kind, str(site.layer)]
+        name = ".".join(part for part in parts if part)
+        while name in named:
+            name = _next(name)
+        named[name] = replace(site, name=name)
+    return named
+
+
+def _next(name: str) -> str:
+    head, _, last = name.rpartition(".")
+    bumped = str(int(last) + 1)
+    return f"{head}.{bumped}" if head else bumped
+
+
+def _not_understood(model: nn.Module) -> str:
+    seen = attention_like(model)
+    listed = "; ".join(seen[:8]) if seen else "none: this model has no attention to look at"
+    return (
+        f"{type(model).__name__}: no attention site was understood. Attention-like modules found: {listed}. "
+        "A site needs query, key and value projections (apart or fused) and an output projection under names "
+        "that headwise.analysis.families knows; a new name is one line there."
+    )

@@ -1,0 +1,91 @@
+"""What structure alone cannot tell about attention, as data.
+
+Structure says where a model's projections are (by the names below, checked against their widths). It
+does not say in which order a *fused* projection keeps its rows, which forward arguments carry one slice
+per head, or which forwards reshape the context to a fixed size. Those facts are here, a line each;
+`tests/` measures every one of them against columns zeroed by hand.
+"""
+
+from __future__ import annotations
+
+# ------------------------------------------------------------------ names that projections go by
+QUERY = (
+    "q_proj", "query", "q", "q_lin", "query_proj", "q_attn", "q_b_proj", "Wq", "linear_q", "project_q",
+    "q_head", "to_q", "query_layer", "projection_query", "wq",
+)  # fmt: skip
+KEY = (
+    "k_proj", "key", "k", "k_lin", "key_proj", "Wk", "linear_k", "project_k", "k_head", "to_k", "key_layer",
+    "projection_key", "wk",
+)  # fmt: skip
+VALUE = (
+    "v_proj", "value", "v", "v_lin", "value_proj", "Wv", "linear_v", "project_v", "v_head", "to_v",
+    "value_layer", "projection_value", "wv",
+)  # fmt: skip
+FUSED = ("c_attn", "query_key_value", "qkv", "qkv_proj", "Wqkv", "in_proj", "att_proj", "qkv_linear")
+FUSED_KV = ("kv_b_proj", "to_kv", "kv_proj", "c_attn")
+OUTPUT = (
+    "o_proj", "out_proj", "c_proj", "dense", "out_lin", "o", "proj", "projection", "Wo", "output_proj",
+    "projection_layer", "linear_out", "attention_out", "to_out", "post_proj", "wo", "linear_o", "output",
+)  # fmt: skip
+# BERT's kin keep the output projection beside the attention module: `attention.self` and `attention.output`.
+SIBLING_OUTPUT = ("output.dense", "output", "dense", "out_proj", "o_proj")
+
+# ------------------------------------------------------------------ names that numbers go by
+HEAD_COUNTS = ("num_heads", "num_attention_heads", "n_heads", "n_head", "num_attn_heads", "nheads", "nhead")
+KV_COUNTS = ("num_key_value_heads", "num_kv_heads", "kv_heads", "n_kv_heads")
+GROUP_SIZES = ("num_key_value_groups", "n_rep", "num_kv_groups")
+# A projection's input is split by the value width, which latent attention keeps apart from the key width.
+HEAD_WIDTHS = ("v_head_dim", "head_dim", "attention_head_size", "head_size", "key_value_proj_dim", "dim_head",
+               "dim_per_head", "d_head", "head_width")  # fmt: skip
+QUERY_WIDTHS = ("all_head_size", "split_size", "inner_dim", "embed_dim", "hidden_size", "attn_dim", "dim",
+                "all_head_dim", "query_size", "d_model", "q_size", "embed_size", "inner_size")  # fmt: skip
+KV_WIDTHS = ("kv_dim", "kv_size")
+CONFIG_HEAD_COUNTS = (*HEAD_COUNTS, "encoder_attention_heads", "decoder_attention_heads")
+CONFIG_KV_COUNTS = ("num_key_value_heads", "num_kv_heads")
+WINDOWS = ("sliding_window", "local_window_size", "window_size")
+QUERY_NORMS = ("q_norm", "q_layernorm", "query_layernorm", "query_norm", "q_layer_norm", "norm_q", "q_ln")
+KEY_NORMS = ("k_norm", "k_layernorm", "key_layernorm", "key_norm", "k_layer_norm", "norm_k", "k_ln")
+# Norms that stand before or after the whole block: they never see single heads.
+OUTER_NORMS = ("layer_norm", "LayerNorm", "layernorm", "layer_norm1", "layer_norm2", "pre_norm", "norm",
+               "layernorm1", "layernorm2", "ln", "layer_norm_kv", "post_norm")  # fmt: skip
+# Bias tables with one column per head, wherever in the module's reach they are.
+TABLES = ("relative_position_bias_table", "relative_attention_bias")
+
+# ------------------------------------------------------------------ facts, by class of the attention module
+# Fused rows come in groups [q … q, k, v] per key/value head instead of sections [Q | K | V].
+GROUPED_ROWS = {
+    "GPTNeoXAttention", "GPTNeoXJapaneseAttention", "BloomAttention", "FalconAttention", "FalconFlashAttention2",
+    "GPTBigCodeAttention", "PersimmonAttention", "DisentangledSelfAttention",
+}  # fmt: skip
+
+# Forward arguments that carry one slice per head: (argument, axis). Where that axis holds batch*heads the
+# replay notices by its length.
+HEAD_ARGUMENTS: dict[str, tuple[tuple[str, int], ...]] = {
+    "BloomAttention": (("alibi", 0),),
+    "MptAttention": (("position_bias", 0),),
+    "MPNetSelfAttention": (("position_bias", 1),),
+    "FalconAttention": (("alibi", 1), ("attention_mask", 1)),
+}
+
+# The first block of a stack owns the bias table and hands the finished bias on: (argument, table).
+HANDED_TABLES: dict[str, tuple[str, str]] = {
+    "T5Attention": ("position_bias", "relative_attention_bias"),
+    "MT5Attention": ("position_bias", "relative_attention_bias"),
+    "SwitchTransformersAttention": ("position_bias", "relative_attention_bias"),
+    "Pop2PianoAttention": ("position_bias", "relative_attention_bias"),
+    "UdopAttention": ("position_bias", "relative_attention_bias"),
+}
+
+# One module serves many layers: model type -> the config's count of calls.
+SHARED_LAYERS = {"albert": "num_hidden_layers"}
+
+# The projection's weight is read without calling the module, so a hook on it never fires.
+NEVER_CALLED = {"MultiheadAttention", "WavLMAttention"}
+
+# Attention that can be gated but not cut, each with the structural reason.
+CUT_REFUSED = {
+    "LongformerSelfAttention": "its forward reshapes the context to the hidden size",
+    "LEDEncoderSelfAttention": "its forward reshapes the context to the hidden size",
+    "CodeGenAttention": "its fused projection is split over four fixed partitions, not over heads",
+    "WavLMAttention": "its position gate splits the hidden state into as many parts as there are heads",
+}
