@@ -1,1 +1,28 @@
-"""Headwise."""
+"""Budgets and how they are met: from scores and keep-rules to the heads that go."""
+
+from headwise.prune.selection.blocks import Block, Room, Unit, blocks_of
+from headwise.prune.selection.budget import Budget
+from headwise.prune.selection.costs import AdditiveCosts, BlockCost, Costs
+from headwise.prune.selection.greedy import Scope, Step, greedy
+from headwise.prune.selection.keep import Keep
+from headwise.prune.selection.reach import reachable, rooms_of
+from headwise.prune.selection.select import Selection, select
+
+__all__ = [
+    "AdditiveCosts",
+    "Block",
+    "BlockCost",
+    "Budget",
+    "Costs",
+    "Keep",
+    "Room",
+    "Scope",
+    "Selection",
+    "Step",
+    "Unit",
+    "blocks_of",
+    "greedy",
+    "reachable",
+    "rooms_of",
+    "select",
+]

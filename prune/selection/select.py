@@ -1,0 +1,166 @@
+"""Selection: from costs, budget and keep-rules to the heads that go, each with its reason."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from headwise.analysis.errors import BadInput
+from headwise.analysis.sites import Site
+from headwise.prune.selection.blocks import Room, Unit
+from headwise.prune.selection.budget import Budget
+from headwise.prune.selection.costs import BlockCost, Costs
+from headwise.prune.selection.greedy import Scope, Step, cheapest, greedy
+from headwise.prune.selection.keep import Keep
+from headwise.prune.selection.reach import quota_of, reachable, rooms_of
+
+
+@dataclass(frozen=True)
+class Selection:
+    """The heads that go and why.
+
+    Attributes:
+        remove: original indices by site, those included that an earlier cut took; only sites that lose heads.
+        reasons: a sentence for every head: site -> head -> sentence.
+        steps: the removals in their order.
+    """
+
+    remove: dict[str, list[int]]
+    reasons: dict[str, dict[int, str]]
+    steps: list[Step]
+
+    @property
+    def cost(self) -> float:
+        """What all removals cost together, by the score's own reckoning.
+
+        >>> Selection({}, {}, [Step("0", (1,), 0.5, 1), Step("0", (2,), 0.25, 1)]).cost
+        0.75
+        """
+        return float(sum(step.cost for step in self.steps))
+
+
+def select(
+    sites: Mapping[str, Site],
+    costs: Costs,
+    budget: Budget,
+    *,
+    scope: Scope = "model",
+    keep: Keep | None = None,
+    unit: Unit = "group",
+    evidence: Any = None,
+    score: str = "score",
+    notes: Mapping[str, Mapping[int, str]] | None = None,
+) -> Selection:
+    """Choose the heads that go.
+
+    Args:
+        sites: sites of the model, dense or cut.
+        costs: what a removal costs; `AdditiveCosts(scores)` for plain scores.
+        budget: how much of the original model is to be gone.
+        scope: over the whole model, levelled over sites, or the same number in every site.
+        keep: heads, layers, roles and a minimum that stay.
+        unit: what goes in one piece where queries are grouped.
+        evidence: an `Evidence`; needed by keep-rules about roles.
+        score: name of the score, for the reasons.
+        notes: what the score has to say about single heads, for the reasons.
+
+    Raises:
+        BadInput: the budget cannot be met, or a keep-rule does not fit.
+
+    >>> import numpy as np
+    >>> from headwise.prune.selection.costs import AdditiveCosts
+    >>> site = Site("0", "attn", "attn.o", 3, 3, 8, kept=(0, 1, 2))
+    >>> select({"0": site}, AdditiveCosts({"0": np.array([3.0, 1.0, 2.0])}), Budget(heads=1)).remove
+    {'0': [1]}
+    """
+    keep = keep or Keep()
+    if keep.roles and evidence is None:
+        raise BadInput(
+            f"keep.roles names {', '.join(keep.roles)}, but there is no evidence about roles: analyse first"
+        )
+    total = reachable(sites, budget, scope, keep, unit, evidence)
+    rooms = rooms_of(sites, keep, unit, evidence)
+    gone = sum(room.block.gone for room in rooms.values())
+    quota = quota_of(rooms, total, scope) if scope == "uniform" else None
+    steps = greedy(rooms, costs, max(total - gone, 0), scope, quota)
+    return Selection(
+        _removed(rooms),
+        _reasons(sites, rooms, costs, steps, keep.protected(sites, evidence), score, notes or {}),
+        steps,
+    )
+
+
+def _removed(rooms: Mapping[str, Room]) -> dict[str, list[int]]:
+    return {
+        site.name: [head for head in range(site.heads) if head not in room.left]
+        for room in rooms.values()
+        for site in room.block.sites
+        if len(room.left) < site.heads
+    }
+
+
+def _reasons(
+    sites: Mapping[str, Site],
+    rooms: Mapping[str, Room],
+    costs: Costs,
+    steps: list[Step],
+    protected: Mapping[str, Mapping[int, str]],
+    score: str,
+    notes: Mapping[str, Mapping[int, str]],
+) -> dict[str, dict[int, str]]:
+    """A sentence per head."""
+    total = sum(site.heads for site in sites.values())
+    why: dict[str, dict[int, str]] = {}
+    place = 1
+    for step in steps:
+        together = f" (with {', '.join(map(str, step.heads))} in one piece)" if len(step.heads) > 1 else ""
+        for head in step.heads:
+            sentence = f"rank {place} of {total} by {score}: cost {step.cost:.2g}{together}"
+            why.setdefault(step.block, {})[head] = sentence
+        place += step.size
+    last = steps[-1].cost if steps else None
+    for name, room in rooms.items():
+        state = costs.start(room.block)
+        for step in steps:
+            if step.block == name:
+                state.remove(step.heads)
+        found = why.setdefault(name, {})
+        for head in range(room.block.heads):
+            if head not in found:
+                found[head] = _why_kept(head, room, state, protected, score, last)
+    sentences = {site.name: dict(why[name]) for name, room in rooms.items() for site in room.block.sites}
+    for site_name, heads in notes.items():
+        for head, note in heads.items():
+            sentences[site_name][head] += f"; {note}"
+    return {name: dict(sorted(heads.items())) for name, heads in sentences.items()}
+
+
+def _why_kept(
+    head: int,
+    room: Room,
+    state: BlockCost,
+    protected: Mapping[str, Mapping[int, str]],
+    score: str,
+    last: float | None,
+) -> str:
+    if head not in room.block.kept:
+        return "gone already: an earlier cut removed it"
+    for site in room.block.sites:
+        if site.refusal:
+            return f"kept: {site.refusal}"
+        if head in protected.get(site.name, {}):
+            return f"kept: {protected[site.name][head]}"
+    free = copy.copy(room)
+    free.protected, free.minimum = (), 0
+    mates = [heads for heads in free.pieces() if head in heads]
+    if room.unit == "group" and mates and set(mates[0]) & set(room.protected):
+        others = ", ".join(str(mate) for mate in mates[0] if mate != head)
+        return f"kept: it goes only together with {others}, of which one has to stay"
+    cost = float(state.costs([mates[0] if room.unit == "group" else (head,)])[0])
+    offer = cheapest(free, state)
+    if not room.pieces() and last is not None and offer is not None and offer.cost <= last:
+        return f"kept: minimum_per_site (cost {cost:.2g})"
+    limit = "" if last is None else f"; the last head removed cost {last:.2g}"
+    return f"kept: removing it next would cost {cost:.2g} by {score}{limit}"
