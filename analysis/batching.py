@@ -187,10 +187,9 @@ class Batches:
 
     def _decoder(self, rows: Sequence[Row]) -> tuple[Tokens, Tensor]:
         """The decoder's stream when a text is its own target: a start token, then the text."""
-        config = self.model.config.get_text_config(decoder=True)
-        start = getattr(config, "decoder_start_token_id", None)
-        start = start if start is not None else self.model.config.bos_token_id
-        start = start if start is not None else self.pad_id
+        config = self.model.config
+        named = (getattr(config, name, None) for name in ("decoder_start_token_id", "bos_token_id"))
+        start = next((value for value in named if value is not None), self.pad_id)
         shifted = [row.shifted(start) for row in rows]
         return self._tokens(shifted, False), self._stack([row.ids for row in rows], False, IGNORED)
 

@@ -1,0 +1,250 @@
+"""Corpora from files, folders and the data set hub."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from headwise.analysis.embedded_text import embedded_corpus
+from headwise.analysis.errors import BadInput
+from headwise.analysis.tables import FORMATS, Table, open_table
+from headwise.analysis.texts import Corpus, Label, Text
+
+Column = str | int
+#: Names that text columns usually go by, tried in this order when none is given.
+_TEXT_NAMES = ("text", "sentence", "content", "review", "sentence1", "premise", "question")
+_EMBEDDED = "embedded"
+
+
+def read_source(
+    source: str,
+    *,
+    split: str | None = None,
+    text: Column | None = None,
+    label: Column | None = None,
+    pair: Column | None = None,
+    header: bool | None = None,
+    revision: str | None = None,
+) -> Corpus:
+    """The corpus that a recipe or command names: `embedded`, a file, a folder, or `name[:config]` on the hub.
+
+    Args:
+        source: what to read; a file's suffix tells its format (text a line each where there is none).
+        split: of a data set; `train` by default.
+        text: column of the text, by name or number; guessed from usual names if not given.
+        label: column of the label, if there are labels.
+        pair: column of the second text, if there are pairs.
+        header: whether a CSV or TSV begins with a header line.
+        revision: of a data set on the hub.
+
+    Raises:
+        BadInput: nothing there, not readable, or no such column.
+
+    >>> read_source("embedded").source.startswith("pydoc_data.topics")
+    True
+    """
+    if source == _EMBEDDED:
+        return embedded_corpus()
+    path = Path(source).expanduser()
+    if path.is_file() or (not path.exists() and path.suffix.lower() in FORMATS):
+        if FORMATS.get(path.suffix.lower(), "text") == "text":
+            _refuse_columns(source, label=label, pair=pair)
+            return read_texts(path)
+        return read_table(path, text, label, pair, header=header)
+    return read_dataset(source, split=split or "train", text=text, label=label, pair=pair, revision=revision)
+
+
+def read_texts(path: str | Path) -> Corpus:
+    """A text a line; blank lines are skipped and counted.
+
+    Raises:
+        BadInput: the file cannot be read, is not UTF-8, or holds no text.
+    """
+    path = Path(path).expanduser()
+    try:
+        lines = path.read_text("utf-8-sig").split("\n")
+    except UnicodeDecodeError as error:
+        raise BadInput(f"{path}: not UTF-8 text ({error}); convert it first") from error
+    except OSError as error:
+        raise BadInput(f"{path}: {error.strerror or error}") from error
+    # The newline at the end of the last line does not begin another one.
+    lines = lines[:-1] if lines[-1] == "" else lines
+    texts = [Text(line.strip()) for line in lines if line.strip()]
+    if not texts:
+        raise BadInput(f"{path}: no text in it; expected a text a line")
+    skipped = {"empty text": len(lines) - len(texts)} if len(texts) < len(lines) else {}
+    return Corpus(texts, source=str(path), skipped=skipped)
+
+
+def read_table(
+    path: str | Path,
+    text: Column | None = None,
+    label: Column | None = None,
+    pair: Column | None = None,
+    *,
+    header: bool | None = None,
+) -> Corpus:
+    """The rows of a CSV, TSV, JSON-lines, JSON or parquet file.
+
+    Columns are named, or numbered from 0 (-1 is the last) where a CSV or TSV has no header line. A file whose
+    quotation marks are text keeps all its rows, and `notes` says so. Rows without text, without the asked
+    label, or with too many or too few columns are skipped and counted.
+
+    Raises:
+        BadInput: the file cannot be read, or has no such column; the message lists the columns.
+    """
+    path = Path(path).expanduser()
+    if FORMATS.get(path.suffix.lower()) == "text":
+        _refuse_columns(str(path), label=label, pair=pair)
+        return read_texts(path)
+    return _corpus(open_table(path, (text, label, pair), header), str(path), text, label, pair)
+
+
+def read_dataset(
+    name: str,
+    config: str | None = None,
+    split: str = "train",
+    text: Column | None = None,
+    label: Column | None = None,
+    pair: Column | None = None,
+    revision: str | None = None,
+) -> Corpus:
+    """One split of a data set: `owner/name[:config]` on the hub, or a local folder.
+
+    A local folder is what `save_to_disk` wrote, or holds data files that `datasets` understands. No code of
+    a data set is ever run. Classes that the data set names become those names, in `label_names` their order;
+    its "no label" (-1) counts as skipped.
+
+    Raises:
+        BadInput: no such data set, configuration, split or column, or no network to fetch it.
+    """
+    if config is None and ":" in name and not Path(name).expanduser().exists():
+        name, config = name.rsplit(":", 1)
+    rows = _load(name, config, split, revision)
+    source = name + (f":{config}" if config else "") + f" [{split}]" + (f" @{revision}" if revision else "")
+    table = Table(list(rows.column_names), lambda i: rows[rows.column_names[i]][:])
+    names: list[str] = []
+    if label is not None:
+        feature = rows.features[table.columns[table.find(label, source, "label")]]
+        names = list(getattr(feature, "names", None) or [])
+    return _corpus(table, source, text, label, pair, names)
+
+
+def _load(name: str, config: str | None, split: str, revision: str | None) -> Any:
+    import datasets
+
+    folder = Path(name).expanduser()
+    try:
+        if (folder / "dataset_dict.json").is_file() or (folder / "state.json").is_file():
+            return _split_of(datasets.load_from_disk(str(folder)), name, split)
+        if folder.is_dir():
+            return datasets.load_dataset(str(folder), config, split=split)
+        return datasets.load_dataset(name, config, split=split, revision=revision)
+    except BadInput:
+        raise
+    # `datasets` raises whatever its layers raise; all of it means that the user's data cannot be had.
+    except (OSError, ValueError, RuntimeError, KeyError, datasets.exceptions.DatasetsError) as error:
+        reason = " ".join(str(error).split())
+        what = f"data set {name!r}" + (f", configuration {config!r}" if config else "")
+        raise BadInput(
+            f"{what}, split {split!r}: {type(error).__name__}: {reason}. "
+            "Check the name and the network, or give a file."
+        ) from error
+
+
+def _split_of(found: Any, name: str, split: str) -> Any:
+    """The split of what `load_from_disk` gave: a dictionary of splits, or a single one."""
+    if not isinstance(found, dict):
+        return found
+    if split not in found:
+        raise BadInput(f"{name}: no split {split!r}; the splits are {', '.join(map(repr, found))}")
+    return found[split]
+
+
+def _refuse_columns(source: str, **columns: Column | None) -> None:
+    for role, column in columns.items():
+        if column is not None:
+            raise BadInput(
+                f"{source}: {role} column {column!r} asked of a file with a text a line, which has none; "
+                f"give a table ({', '.join(name for name, kind in FORMATS.items() if kind != 'text')})"
+            )
+
+
+def _corpus(
+    table: Table,
+    source: str,
+    text: Column | None,
+    label: Column | None,
+    pair: Column | None,
+    names: Sequence[str] = (),
+) -> Corpus:
+    where = table.find(_guess_text(table, source) if text is None else text, source, "text")
+    firsts = table.values(where)
+    seconds = None if pair is None else table.values(table.find(pair, source, "pair"))
+    labels = None if label is None else _labels(table.values(table.find(label, source, "label")), names)
+    skipped: Counter[str] = Counter(table.skipped)
+    texts = []
+    for i, value in enumerate(firsts):
+        first = _as_text(value, source, table.columns[where], i)
+        second = None if seconds is None else _as_text(seconds[i], source, str(pair), i)
+        if not first or second == "":
+            skipped["empty text"] += 1
+        elif labels is not None and labels[i] is None:
+            skipped["no label"] += 1
+        else:
+            texts.append(Text(first, second, labels[i] if labels is not None else None))
+    if not texts:
+        raise BadInput(f"{source}: no usable row (skipped: {dict(skipped) or 'none'})")
+    return Corpus(texts, source, dict(skipped), tuple(names), table.notes)
+
+
+def _guess_text(table: Table, source: str) -> str | int:
+    if len(table.columns) == 1:
+        return 0
+    for name in _TEXT_NAMES:
+        if name in table.columns:
+            return name
+    raise BadInput(
+        f"{source}: which column holds the text? The columns are {', '.join(map(repr, table.columns))}; "
+        "name one (--text-column, or `text:` in a recipe)"
+    )
+
+
+def _as_text(value: Any, source: str, column: str, row: int) -> str:
+    """The text of a cell; a list of words is joined by blanks, nothing at all is an empty text."""
+    if value is None or (isinstance(value, float) and math.isnan(value)):
+        return ""
+    if isinstance(value, list) and all(isinstance(word, str) for word in value):
+        value = " ".join(value)
+    if not isinstance(value, str):
+        raise BadInput(
+            f"{source}: column {column!r}, row {row}: got {type(value).__name__} {str(value)[:40]!r}, "
+            "expected text"
+        )
+    return value.strip()
+
+
+def _labels(values: Sequence[Any], names: Sequence[str]) -> list[Label | None]:
+    """Labels as names where the source has names, as numbers where all are numbers, else as they stand."""
+    if names:
+        return [names[v] if isinstance(v, int) and 0 <= v < len(names) else None for v in values]
+    found = [None if _missing(value) else value for value in values]
+    wrong = next((v for v in found if not isinstance(v, str | int | float | None)), None)
+    if wrong is not None:
+        raise BadInput(f"a label is {type(wrong).__name__} {str(wrong)[:40]!r}; expected a name or a number")
+    texts = [value for value in found if isinstance(value, str)]
+    for number in (int, float):
+        try:
+            [number(value) for value in texts]
+        except ValueError:
+            continue
+        return [number(value) if isinstance(value, str) else value for value in found]
+    return [value.strip() if isinstance(value, str) else value for value in found]
+
+
+def _missing(value: Any) -> bool:
+    empty = value is None or (isinstance(value, str) and not value.strip())
+    return empty or (isinstance(value, float) and math.isnan(value))

@@ -1,0 +1,213 @@
+"""Tables from files: CSV, TSV, JSON lines and parquet, as named columns."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from headwise.analysis.errors import BadInput
+
+#: What the suffixes mean.
+FORMATS = {
+    ".csv": "csv",
+    ".tsv": "tsv",
+    ".tab": "tsv",
+    ".jsonl": "json",
+    ".ndjson": "json",
+    ".json": "json",
+    ".parquet": "parquet",
+    ".pq": "parquet",
+    ".txt": "text",
+    ".text": "text",
+}
+_WELL_QUOTED = re.compile(r'"(?:[^"]|"")*"')
+# Not splitlines(): text may hold U+2028, vertical tabs and other marks that end no line of a table.
+_LINE_END = re.compile(r"\r\n?|\n")
+_NO_LIMIT = 2**31 - 1
+
+
+@dataclass(frozen=True)
+class Table:
+    """Named columns of equal length, read when asked for.
+
+    Attributes:
+        columns: names, in the file's order; `0`, `1`, … where the file has no header.
+        values: gives one column's values by its position.
+        notes: what a reader should know about how the file was read.
+        skipped: rows left out, by reason.
+    """
+
+    columns: list[str]
+    values: Callable[[int], Sequence[Any]]
+    notes: tuple[str, ...] = ()
+    skipped: dict[str, int] = field(default_factory=dict)
+
+    def find(self, column: str | int, where: str, role: str) -> int:
+        """Position of a column given by name or by number (-1 is the last).
+
+        Raises:
+            BadInput: there is no such column; the message lists those that exist.
+
+        >>> Table(["text", "label"], lambda i: []).find(-1, "a.csv", "label")
+        1
+        """
+        if isinstance(column, str) and column in self.columns:
+            return self.columns.index(column)
+        number = _number(column)
+        if number is not None and -len(self.columns) <= number < len(self.columns):
+            return number % len(self.columns)
+        raise BadInput(
+            f"{where}: no column {column!r} for the {role}; the columns are "
+            f"{', '.join(map(repr, self.columns)) or '(none)'}. If the file has no header line, "
+            "give columns by number: 0 is the first, -1 the last."
+        )
+
+
+def _number(column: str | int | None) -> int | None:
+    """The column's number, if that is how it was given (a command line gives numbers as text)."""
+    if isinstance(column, int):
+        return column
+    return int(column) if column is not None and re.fullmatch(r"-?\d+", column) else None
+
+
+def open_table(path: Path, columns: Sequence[str | int | None] = (), header: bool | None = None) -> Table:
+    """The table in a file, its format by its suffix.
+
+    Args:
+        path: .csv, .tsv, .tab, .jsonl, .ndjson, .json, .parquet or .pq.
+        columns: the columns that will be asked for; only numbers mean that a CSV or TSV has no header line.
+        header: says so outright.
+
+    Raises:
+        BadInput: the file is missing, empty, not readable or not what its suffix says.
+    """
+    kind = FORMATS.get(path.suffix.lower())
+    try:
+        if kind == "parquet":
+            return _parquet(path)
+        if kind == "json":
+            return _json(path, path.read_text("utf-8-sig"))
+        if kind in ("csv", "tsv"):
+            if header is None:
+                given = [column for column in columns if column is not None]
+                header = not given or any(_number(column) is None for column in given)
+            return _delimited(path, kind, header)
+    except UnicodeDecodeError as error:
+        raise BadInput(f"{path}: not UTF-8 text ({error}); convert it first") from error
+    except OSError as error:
+        raise BadInput(f"{path}: {error.strerror or error}") from error
+    raise BadInput(f"{path}: unknown kind of table; expected one of {', '.join(FORMATS)}")
+
+
+def _delimited(path: Path, kind: str, header: bool) -> Table:
+    with path.open(encoding="utf-8-sig", newline="") as file:
+        content = file.read()
+    delimiter = _delimiter(content, kind)
+    rows, notes = _parse(content, delimiter)
+    if not rows:
+        raise BadInput(f"{path}: the file is empty")
+    columns = rows[0] if header else [str(i) for i in range(len(rows[0]))]
+    body = rows[1:] if header else rows
+    whole = [row for row in body if len(row) == len(columns)]
+    skipped = {"wrong number of columns": len(body) - len(whole)} if len(whole) < len(body) else {}
+    return Table(columns, lambda i: [row[i] for row in whole], notes, skipped)
+
+
+def _delimiter(content: str, kind: str) -> str:
+    """Tab for TSV; for CSV the comma, unless the first line has none but has semicolons or tabs."""
+    if kind == "tsv":
+        return "\t"
+    first = content.split("\n", 1)[0]
+    return next((mark for mark in ",;\t" if mark in first), ",")
+
+
+def _parse(content: str, delimiter: str) -> tuple[list[list[str]], tuple[str, ...]]:
+    """Rows, reading quotation marks as quoting or as text, whichever keeps every row whole.
+
+    Many published TSVs hold text with bare quotation marks; read as quoting, one mark swallows every line
+    up to the next. Quoting is right where every row then has the same width and, if the lines taken
+    literally are of one width too, where every field that begins with a mark is a properly quoted one.
+    """
+    literal = [line.split(delimiter) for line in _LINE_END.split(content) if line.strip()]
+    if '"' not in content:
+        return literal, ()
+    quoted = _quoted(content, delimiter)
+    is_literal = _uniform(literal)
+    if quoted is not None and _uniform(quoted) and not (is_literal and _has_bare_quotes(literal)):
+        return quoted, ()
+    if is_literal or quoted is None:
+        note = 'quotation marks are read as text: as CSV quoting they are unbalanced ("bare")'
+        return literal, (note,)
+    return quoted, ()
+
+
+def _quoted(content: str, delimiter: str) -> list[list[str]] | None:
+    before = csv.field_size_limit(_NO_LIMIT)
+    try:
+        reader = csv.reader(io.StringIO(content, newline=""), delimiter=delimiter, strict=True)
+        return [row for row in reader if any(cell.strip() for cell in row)]
+    except csv.Error:
+        return None
+    finally:
+        csv.field_size_limit(before)
+
+
+def _uniform(rows: Sequence[Sequence[str]]) -> bool:
+    return len({len(row) for row in rows}) <= 1
+
+
+def _has_bare_quotes(rows: Sequence[Sequence[str]]) -> bool:
+    return any(cell.startswith('"') and not _WELL_QUOTED.fullmatch(cell) for row in rows for cell in row)
+
+
+def _json(path: Path, content: str) -> Table:
+    objects = _json_list(path, content) if content.lstrip().startswith("[") else _json_lines(path, content)
+    for i, item in enumerate(objects):
+        if not isinstance(item, dict):
+            raise BadInput(
+                f"{path}: entry {i + 1} is {type(item).__name__}, expected an object with named fields"
+            )
+    if not objects:
+        raise BadInput(f"{path}: the file is empty")
+    columns = list(dict.fromkeys(key for item in objects for key in item))
+    return Table(columns, lambda i: [item.get(columns[i]) for item in objects])
+
+
+def _json_list(path: Path, content: str) -> list[Any]:
+    try:
+        found: list[Any] = json.loads(content)
+    except json.JSONDecodeError as error:
+        raise BadInput(f"{path}:{error.lineno}: not JSON: {error.msg}") from error
+    return found
+
+
+def _json_lines(path: Path, content: str) -> list[Any]:
+    found = []
+    # Not splitlines(): JSON strings may hold U+2028 and its like unescaped.
+    for number, line in enumerate(content.split("\n"), start=1):
+        if line.strip():
+            try:
+                found.append(json.loads(line))
+            except json.JSONDecodeError as error:
+                raise BadInput(
+                    f"{path}:{number}: not JSON: {error.msg}; expected an object a line"
+                ) from error
+    return found
+
+
+def _parquet(path: Path) -> Table:
+    import pyarrow
+    import pyarrow.parquet
+
+    try:
+        file = pyarrow.parquet.ParquetFile(path)
+        columns = list(file.schema_arrow.names)
+    except pyarrow.ArrowInvalid as error:
+        raise BadInput(f"{path}: not a parquet file: {error}") from error
+    return Table(columns, lambda i: file.read(columns=[columns[i]]).column(0).to_pylist())
