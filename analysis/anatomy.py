@@ -72,11 +72,13 @@ def widths(module: Any) -> tuple[int, int]:
     return (rows, columns) if type(module).__name__ == "Conv1D" else (columns, rows)
 
 
-def dissect(model: nn.Module) -> Iterator[Anatomy]:
+def dissect(model: nn.Module, *, counted: bool = True) -> Iterator[Anatomy]:
     """Every attention module of a model with its anatomy, in the order of the model's modules.
 
     Args:
         model: any `transformers` model; nothing is changed.
+        counted: leave out modules whose widths do not agree with a head count. A cut model is read without
+            this check (its counts are in its record, and widths that a norm needs stay as they were).
 
     Raises:
         BadInput: if projections are quantised or wrapped by an adapter: their rows are not heads.
@@ -86,7 +88,7 @@ def dissect(model: nn.Module) -> Iterator[Anatomy]:
     for path, module in modules.items():
         if any(path.startswith(inner + ".") for inner in claimed):
             continue
-        anatomy = _anatomy(path, module, modules)
+        anatomy = _anatomy(path, module, modules, counted)
         if anatomy is not None:
             claimed.add(path)
             yield anatomy
@@ -98,7 +100,9 @@ def attention_like(model: nn.Module) -> list[str]:
     for path, module in model.named_modules():
         name = type(module).__name__
         if any(word in name.lower() for word in ("attention", "attn")):
-            seen.setdefault(name, f"{path} ({name}: {', '.join(n for n, _ in module.named_children()) or 'no parts'})")
+            seen.setdefault(
+                name, f"{path} ({name}: {', '.join(n for n, _ in module.named_children()) or 'no parts'})"
+            )
     return list(seen.values())
 
 
@@ -111,10 +115,12 @@ def number(owner: Any, names: Iterable[str]) -> int | None:
     return None
 
 
-def _anatomy(path: str, module: nn.Module, modules: dict[str, nn.Module]) -> Anatomy | None:
+def _anatomy(path: str, module: nn.Module, modules: dict[str, nn.Module], counted: bool) -> Anatomy | None:
     if isinstance(module, nn.MultiheadAttention):
         return _multihead(path, module)
-    if all(isinstance(getattr(module, n, None), nn.Parameter) and getattr(module, n).ndim == 3 for n in "qkvo"):
+    if all(
+        isinstance(getattr(module, n, None), nn.Parameter) and getattr(module, n).ndim == 3 for n in "qkvo"
+    ):
         heads, width = module.o.shape[1:]
         return Anatomy(path, f"{path}:o", "q", "k", "v", "", "", heads, heads, width)
     parts = {name: child for name, child in module.named_children() if _projection(f"{path}.{name}", child)}
@@ -130,11 +136,13 @@ def _anatomy(path: str, module: nn.Module, modules: dict[str, nn.Module]) -> Ana
     output = _output(path, first(families.OUTPUT), modules)
     if not output:
         return None
-    counted = _counts(module, modules, path, parts, query, key, fused, widths(modules[output])[0])
-    if counted is None:
+    numbers = _counts(module, modules, path, parts, query, key, fused, widths(modules[output])[0])
+    if numbers is None and counted:
         return None
-    heads, kv_heads, head_dim = counted
-    return Anatomy(path, output, query, "" if fused_kv else key, value, fused, fused_kv, heads, kv_heads, head_dim)
+    heads, kv_heads, head_dim = numbers or (0, 0, 0)
+    return Anatomy(
+        path, output, query, "" if fused_kv else key, value, fused, fused_kv, heads, kv_heads, head_dim
+    )
 
 
 def _multihead(path: str, module: nn.MultiheadAttention) -> Anatomy:
@@ -177,7 +185,11 @@ def _counts(
     heads = number(module, families.HEAD_COUNTS)
     width = number(module, families.HEAD_WIDTHS)
     if heads is None or context % heads:
-        heads = context // width if width and context % width == 0 else number(config, families.CONFIG_HEAD_COUNTS)
+        heads = (
+            context // width
+            if width and context % width == 0
+            else number(config, families.CONFIG_HEAD_COUNTS)
+        )
     if heads is None or context % heads:
         return None
     head_dim = context // heads

@@ -51,6 +51,10 @@ OUTER_NORMS = ("layer_norm", "LayerNorm", "layernorm", "layer_norm1", "layer_nor
 # Bias tables with one column per head, wherever in the module's reach they are.
 TABLES = ("relative_position_bias_table", "relative_attention_bias")
 
+# Parts that stand before the heads are told apart (latent attention) or belong to every head alike.
+NOT_PER_HEAD = ("q_a_proj", "kv_a_proj_with_mqa", "q_a_layernorm", "kv_a_layernorm", "per_dim_scale", "inv_freq",
+                "relative_position_index", "rotary_emb", "rope")  # fmt: skip
+
 # ------------------------------------------------------------------ facts, by class of the attention module
 # Fused rows come in groups [q … q, k, v] per key/value head instead of sections [Q | K | V].
 GROUPED_ROWS = {

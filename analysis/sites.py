@@ -11,6 +11,7 @@ from torch import nn
 from headwise.analysis import families
 from headwise.analysis.anatomy import attention_like, dissect, number, widths
 from headwise.analysis.errors import BadInput, UnknownModel
+from headwise.analysis.paths import root_path
 from headwise.analysis.places import places
 
 
@@ -117,38 +118,6 @@ def read_record(model: nn.Module) -> dict[str, Any] | None:
     """What headwise wrote into the configuration of a cut model, or None for a dense one."""
     record = getattr(getattr(model, "config", None), "headwise", None)
     return record if isinstance(record, dict) and record.get("sites") else None
-
-
-def root_path(model: nn.Module, path: str) -> str | None:
-    """A record's path as a path from this model's root, or None where this class lacks the stack.
-
-    Records count from the base model, so that the same checkpoint opens with any head; a leading `/`
-    marks a path outside the base model.
-    """
-    base = base_prefix(model)
-    path = path.removeprefix("/") if path.startswith("/") else base + path
-    bare = path.partition(":")[0]
-    try:
-        model.get_submodule(bare)
-    except AttributeError:
-        stack = base + bare.removeprefix(base).split(".")[0]
-        if any(name == stack for name, _ in model.named_modules()):
-            raise BadInput(f"{type(model).__name__} has no module {bare!r}, which this checkpoint's record of cut "
-                           "heads names: the class or its release differs too much from the one that was cut.") from None  # fmt: skip
-        return None
-    return path
-
-
-def record_path(model: nn.Module, path: str) -> str:
-    """A path from the model's root as the record keeps it: relative to the base model, or `/…` outside it."""
-    base = base_prefix(model)
-    return path.removeprefix(base) if path.startswith(base) else "/" + path
-
-
-def base_prefix(model: nn.Module) -> str:
-    """Where the base model sits inside this one, as a path prefix: `bert.`, `model.`, or ``."""
-    prefix = getattr(model, "base_model_prefix", "")
-    return f"{prefix}." if prefix and prefix in dict(model.named_children()) else ""
 
 
 def _recorded(model: nn.Module, record: dict[str, Any]) -> dict[str, Site]:

@@ -1,0 +1,160 @@
+"""Cut: a plan becomes edits, and the edits become a smaller model."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from torch import nn
+
+from headwise.analysis.anatomy import dissect
+from headwise.analysis.errors import BadInput, CannotCut
+from headwise.analysis.gates import check_heads
+from headwise.analysis.paths import record_path
+from headwise.analysis.sites import Site, find_sites, read_record
+from headwise.prune.decision import Decision, decide, dense
+from headwise.prune.edits import Edit
+from headwise.prune.incision import incise
+from headwise.prune.replay import replay
+
+if TYPE_CHECKING:
+    from headwise.prune.plan import Plan
+
+Heads = Mapping[str, Sequence[int]]
+
+log = logging.getLogger("headwise")
+
+
+def cut(model: nn.Module, plan: Plan | Heads) -> nn.Module:
+    """The same model without the heads that a plan removes: their weights are gone.
+
+    The output equals that of the model with these heads gated, the projection's bias included. Names,
+    dtype, device, grad and training flags stay. Everything is checked, and every edit computed, before
+    the first weight changes. Heads that are gone already are left alone, with a notice.
+
+    Args:
+        model: a model that `find_sites` understands; changed in place.
+        plan: a `Plan`, or site name to ORIGINAL head indices.
+
+    Returns:
+        `model`, for chaining. Its configuration now carries the record that `save` and `load` need.
+
+    Raises:
+        BadInput: for an unknown site or head.
+        CannotCut: for a site whose structure allows no cut, with the reason; gating it works.
+
+    >>> from transformers import BertConfig, BertModel
+    >>> model = BertModel(BertConfig(num_hidden_layers=2, num_attention_heads=4, hidden_size=32))
+    >>> cut(model, {"0": [1, 3]}).encoder.layer[0].attention.self.query.weight.shape
+    torch.Size([16, 32])
+    """
+    sites = find_sites(model)
+    heads: Heads = plan if isinstance(plan, Mapping) else plan.remove
+    wanted = check_heads(sites, heads)
+    gone = {name: [h for h in listed if h not in sites[name].kept] for name, listed in wanted.items()}
+    again = {name: listed for name, listed in gone.items() if listed}
+    if again:
+        log.warning("already removed, left alone: %s", again)
+    remove = {name: [h for h in listed if h in sites[name].kept] for name, listed in wanted.items()}
+    remove = {name: listed for name, listed in remove.items() if listed}
+    if not remove:
+        return model
+    _refuse(sites, remove)
+    edits, decisions = _edits(model, sites, remove)
+    # Only what survives being written down is applied, so that every cut tests what loading will do.
+    edits = json.loads(json.dumps(edits))
+    replay(model, edits)
+    _write_record(model, sites, decisions, edits)
+    # transformers 4 keeps a generation cache on the model, sized for the dense heads.
+    model.__dict__.pop("_cache", None)
+    return model
+
+
+def decisions_of(model: nn.Module, sites: Mapping[str, Site]) -> dict[str, Decision]:
+    """What is left at every site, by the model's record (dense where it has none)."""
+    record = read_record(model)
+    if record is None:
+        return {name: dense(site.heads, site.kv_heads) for name, site in sites.items()}
+    return {name: read_decision(record["sites"][name]) for name in sites}
+
+
+def read_decision(data: Mapping[str, Any]) -> Decision:
+    """A site's decision as its record keeps it."""
+    return Decision(
+        data["heads"], data["kv_heads"], tuple(data["kept"]), tuple(data["kv"]), data["ghost"], data["whole"]
+    )
+
+
+def _refuse(sites: Mapping[str, Site], remove: Heads) -> None:
+    refused = {name: sites[name].refusal for name in remove if sites[name].refusal}
+    if refused:
+        listed = "; ".join(f"site {name}: {reason}" for name, reason in refused.items())
+        raise CannotCut(
+            f"cannot cut {listed}. Gating works (headwise.analysis.gated); leave these sites out of the plan."
+        )
+    for name in remove:
+        site = sites[name]
+        twins = [other for other in sites.values() if other.module == site.module]
+        if any(sorted(remove.get(twin.name, [])) != sorted(remove[name]) for twin in twins):
+            names = ", ".join(twin.name for twin in twins)
+            raise CannotCut(
+                f"sites {names} are one module called {site.calls} times, so a cut takes the same heads from all of them; "
+                f"the plan takes {remove[name]} from site {name} only. Name the same heads at each of these sites."
+            )
+
+
+def _edits(
+    model: nn.Module, sites: Mapping[str, Site], remove: Heads
+) -> tuple[list[Edit], dict[str, Decision]]:
+    anatomies = {anatomy.module: anatomy for anatomy in dissect(model, counted=False)}
+    decisions = decisions_of(model, sites)
+    edits: list[Edit] = []
+    done: set[str] = set()
+    handed: set[str] = set()
+    for name, site in sites.items():
+        if name not in remove:
+            continue
+        now = decisions[name]
+        decisions[name] = decide(now, remove[name])
+        if site.module in done:
+            decisions[name] = replace(decisions[name], whole=decisions[_first(sites, site)].whole)
+            continue
+        done.add(site.module)
+        made, decisions[name] = incise(model, anatomies[site.module], site, now, decisions[name], handed)
+        edits += made
+    for edit in edits:
+        edit["module"] = record_path(model, edit["module"])
+        if "from" in edit:
+            edit["from"] = record_path(model, edit["from"])
+    return edits, decisions
+
+
+def _first(sites: Mapping[str, Site], site: Site) -> str:
+    return next(name for name, other in sites.items() if other.module == site.module)
+
+
+def _write_record(
+    model: nn.Module, sites: Mapping[str, Site], decisions: Mapping[str, Decision], edits: list[Edit]
+) -> None:
+    from importlib.metadata import version
+
+    before = read_record(model) or {"edits": []}
+    kept = {}
+    for name, site in sites.items():
+        decision = decisions[name]
+        kept[name] = {
+            "module": record_path(model, site.module), "output": record_path(model, site.output),
+            "heads": site.heads, "kv_heads": site.kv_heads, "head_dim": site.head_dim, "kind": site.kind,
+            "stack": site.stack, "layer": site.layer, "call": site.call, "calls": site.calls, "window": site.window,
+            "refusal": site.refusal, "kept": list(decision.kept), "kv": list(decision.kv),
+            "ghost": decision.ghost, "whole": decision.whole,
+        }  # fmt: skip
+    if not hasattr(model, "config"):
+        raise BadInput(f"{type(model).__name__} has no configuration to carry the record of the cut")
+    model.config.headwise = {  # type: ignore[union-attr]
+        "schema": 1, "headwise": version("headwise"), "transformers": version("transformers"),
+        "class": type(model).__name__, "sites": kept, "edits": [*before["edits"], *edits],
+    }  # fmt: skip
