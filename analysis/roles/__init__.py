@@ -1,1 +1,23 @@
-"""Headwise."""
+"""Roles that heads play, each against what chance alone would give."""
+
+from headwise.analysis.roles.positional import itself, next_token, previous, window
+from headwise.analysis.roles.punctuation import punctuation
+from headwise.analysis.roles.relation import Relation, Role, View
+from headwise.analysis.roles.sinks import first_token, separator
+
+#: Every role by name. Adding one: its file, a line here, its test.
+ROLES: dict[str, Role] = {
+    role.name: role
+    for role in (
+        Role("previous", "attends to the token before", previous),
+        Role("next", "attends to the token after", next_token),
+        Role("self", "attends to the token itself", itself),
+        Role("window", "attends to the tokens around", window, beyond=("previous", "next", "self")),
+        Role("first-token", "parks its attention on the first token", first_token),
+        Role("separator", "parks its attention on separators", separator),
+        Role("punctuation", "attends to punctuation marks", punctuation),
+        Role("broad", "spreads its attention over most tokens, unevenly"),
+    )
+}
+
+__all__ = ["ROLES", "Relation", "Role", "View"]
