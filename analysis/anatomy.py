@@ -100,9 +100,7 @@ def attention_like(model: nn.Module) -> list[str]:
     for path, module in model.named_modules():
         name = type(module).__name__
         if any(word in name.lower() for word in ("attention", "attn")):
-            seen.setdefault(
-                name, f"{path} ({name}: {', '.join(n for n, _ in module.named_children()) or 'no parts'})"
-            )
+            seen.setdefault(name, f"{path} ({name}: {', '.join(n for n, _ in module.named_children()) or 'no parts'})")
     return list(seen.values())
 
 
@@ -118,9 +116,7 @@ def number(owner: Any, names: Iterable[str]) -> int | None:
 def _anatomy(path: str, module: nn.Module, modules: dict[str, nn.Module], counted: bool) -> Anatomy | None:
     if isinstance(module, nn.MultiheadAttention):
         return _multihead(path, module)
-    if all(
-        isinstance(getattr(module, n, None), nn.Parameter) and getattr(module, n).ndim == 3 for n in "qkvo"
-    ):
+    if all(isinstance(getattr(module, n, None), nn.Parameter) and getattr(module, n).ndim == 3 for n in "qkvo"):
         heads, width = module.o.shape[1:]
         return Anatomy(path, f"{path}:o", "q", "k", "v", "", "", heads, heads, width)
     parts = {name: child for name, child in module.named_children() if _projection(f"{path}.{name}", child)}
@@ -140,9 +136,7 @@ def _anatomy(path: str, module: nn.Module, modules: dict[str, nn.Module], counte
     if numbers is None and counted:
         return None
     heads, kv_heads, head_dim = numbers or (0, 0, 0)
-    return Anatomy(
-        path, output, query, "" if fused_kv else key, value, fused, fused_kv, heads, kv_heads, head_dim
-    )
+    return Anatomy(path, output, query, "" if fused_kv else key, value, fused, fused_kv, heads, kv_heads, head_dim)
 
 
 def _multihead(path: str, module: nn.MultiheadAttention) -> Anatomy:
@@ -185,11 +179,7 @@ def _counts(
     heads = number(module, families.HEAD_COUNTS)
     width = number(module, families.HEAD_WIDTHS)
     if heads is None or context % heads:
-        heads = (
-            context // width
-            if width and context % width == 0
-            else number(config, families.CONFIG_HEAD_COUNTS)
-        )
+        heads = context // width if width and context % width == 0 else number(config, families.CONFIG_HEAD_COUNTS)
     if heads is None or context % heads:
         return None
     head_dim = context // heads

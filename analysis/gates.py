@@ -180,7 +180,9 @@ def check_heads(sites: Mapping[str, Site], heads: Heads) -> dict[str, list[int]]
         indices = [int(h) if isinstance(h, int) and not isinstance(h, bool) else h for h in listed]
         wrong = [h for h in indices if not isinstance(h, int) or isinstance(h, bool) or not 0 <= h < count]
         if wrong:
-            mistakes.append(f"site {name}: no head {wrong[0]!r}; its heads are 0 to {count - 1}, counted as in the dense model")
+            mistakes.append(
+                f"site {name}: no head {wrong[0]!r}; its heads are 0 to {count - 1}, counted as in the dense model"
+            )
         elif len(set(indices)) < len(indices):
             mistakes.append(f"site {name}: head {next(h for h in indices if indices.count(h) > 1)} is named twice")
         else:

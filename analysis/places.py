@@ -85,6 +85,8 @@ def _name(head: str) -> str:
 
 def _longer(head: str, name: str) -> str:
     """A stack name that tells two stacks of one tower apart: `text.encoder`, `text.decoder`."""
-    rest = [part for part in head.lower().split(".") if part not in ("model", "layers", "layer", "blocks", "block", name)]
+    rest = [
+        part for part in head.lower().split(".") if part not in ("model", "layers", "layer", "blocks", "block", name)
+    ]
     inner = next((word for word in ("encoder", "decoder") if word != name and any(word in part for part in rest)), "")
     return f"{name}.{inner}" if inner else "-".join(rest) or name

@@ -19,12 +19,7 @@ from headwise.prune.edits import Edit, Runs, assign, length, runs, shifted, take
 
 @dataclass(frozen=True)
 class Move:
-    """From one decision to the next, in the terms that slicing needs.
-
-    Attributes:
-        query: positions of the kept query heads among the present ones.
-        kv: positions of the kept key/value heads among the present ones; may repeat.
-    """
+    """From one decision to the next, in the terms that slicing needs."""
 
     model: nn.Module
     module: nn.Module
@@ -36,10 +31,12 @@ class Move:
 
     @property
     def query(self) -> list[int]:
+        """Positions of the kept query heads among the present ones."""
         return [self.now.present.index(head) for head in self.then.present]
 
     @property
     def kv(self) -> list[int]:
+        """Positions of the kept key/value heads among the present ones; may repeat."""
         return [self.now.kv.index(head) for head in self.then.kv]
 
     def positions(self, keys: bool) -> tuple[list[int], int]:
@@ -201,12 +198,7 @@ def _whole(module: nn.Module, now: Decision) -> bool:
     """Whether a norm looks across all query heads at once: then their rows must all be there."""
     for _, child, keys in _norm_names(module):
         weight, count = getattr(child, "weight", None), len(now.kv if keys else now.present)
-        if (
-            weight is not None
-            and weight.ndim == 1
-            and count > 1
-            and weight.shape[0] == _norm_width(module, keys)
-        ):
+        if weight is not None and weight.ndim == 1 and count > 1 and weight.shape[0] == _norm_width(module, keys):
             return True
     return False
 
@@ -227,9 +219,7 @@ def _norms(move: Move) -> Iterator[Edit]:
                 dense = move.then.kv_heads if keys else move.then.heads
                 yield {"edit": "output", "module": path, "runs": runs(kept, child.weight.shape[0] // dense)}
             continue
-        lists = [
-            (n, c) for n, c in child.named_children() if isinstance(c, nn.ModuleList) and len(c) == count
-        ]
+        lists = [(n, c) for n, c in child.named_children() if isinstance(c, nn.ModuleList) and len(c) == count]
         for list_name, _ in lists:
             yield {"edit": "children", "module": path, "name": list_name, "keep": positions}
         for tensor_name, tensor in child.named_parameters(recurse=False):
@@ -275,9 +265,7 @@ def _parameters(move: Move, path: str, owner: nn.Module, bare: bool) -> Iterator
         if (bare and name in "qkvor") or name in families.TABLES or name in families.NOT_PER_HEAD:
             continue
         if "Norm" in type(owner).__name__ and tensor.ndim == 1 and tensor.shape[0] == heads * d:
-            raise CannotCut(
-                f"{path}: a norm over the contexts of all heads stands before the output projection"
-            )
+            raise CannotCut(f"{path}: a norm over the contexts of all heads stands before the output projection")
         shape = tuple(tensor.shape)
         if isinstance(owner, nn.Embedding) and shape[-1] in (heads, heads * d):
             yield take(path, name, 1, shape[1], runs(move.query, shape[1] // heads))

@@ -43,9 +43,7 @@ def _take(model: nn.Module, module: nn.Module, edit: dict[str, Any]) -> None:
         raise ValueError(
             f"{edit['module']}.{name}: axis {axis} has {tensor.shape[axis]} entries, the edit expects {edit['of']}"
         )
-    kept = torch.cat(
-        [tensor.detach().narrow(axis, start, stop - start) for start, stop in runs], dim=axis
-    ).contiguous()
+    kept = torch.cat([tensor.detach().narrow(axis, start, stop - start) for start, stop in runs], dim=axis).contiguous()
     if isinstance(tensor, nn.Parameter):
         # The same Parameter object keeps tied weights tied and an optimizer's references alive.
         tensor.data, tensor.grad = kept, None
@@ -130,6 +128,7 @@ class KeepArgument:
         self.axis, self.heads, self.keep = axis, heads, keep
 
     def __call__(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Positional and keyword arguments with the heads picked."""
         names = list(inspect.signature(module.forward).parameters)
         place = names.index(self.argument)
         if place < len(args):
@@ -158,6 +157,7 @@ class KeepOutput:
         self.key, self.runs = "output", runs
 
     def __call__(self, module: nn.Module, args: Any, output: Tensor) -> Tensor:
+        """The kept runs of the output."""
         return torch.cat([output[..., start:stop] for start, stop in self.runs], dim=-1)
 
 

@@ -5,12 +5,11 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from torch import nn
 
-from headwise.analysis.anatomy import dissect
+from headwise.analysis.anatomy import dissect, widths
 from headwise.analysis.errors import BadInput, CannotCut
 from headwise.analysis.gates import check_heads
 from headwise.analysis.paths import record_path
@@ -63,11 +62,18 @@ def cut(model: nn.Module, plan: Plan | Heads) -> nn.Module:
     if not remove:
         return model
     _refuse(sites, remove)
-    edits, decisions = _edits(model, sites, remove)
+    if not hasattr(model, "config"):
+        raise BadInput(f"{type(model).__name__} has no configuration to carry the record of the cut")
+    before = decisions_of(model, sites)
+    edits, decisions = _edits(
+        model, sites, {name: decide(before[name], remove[name]) for name in sites if name in remove}
+    )
     # Only what survives being written down is applied, so that every cut tests what loading will do.
     edits = json.loads(json.dumps(edits))
     replay(model, edits)
-    _write_record(model, sites, decisions, edits)
+    record = read_record(model) or {"edits": [], "sites": {}}
+    biased = {name for name, data in record["sites"].items() if data.get("bias")}
+    model.config.headwise = _record(model, sites, decisions, [*record["edits"], *edits], biased)
     # transformers 4 keeps a generation cache on the model, sized for the dense heads.
     model.__dict__.pop("_cache", None)
     return model
@@ -106,25 +112,51 @@ def _refuse(sites: Mapping[str, Site], remove: Heads) -> None:
             )
 
 
+def edits_between(
+    model: nn.Module, sites: Mapping[str, Site], wanted: Mapping[str, Decision], biased: Sequence[str] = ()
+) -> dict[str, Any]:
+    """The record that takes a dense model straight to given decisions; the model is only read."""
+    changed = {
+        name: decision for name, decision in wanted.items() if decision != dense(decision.heads, decision.kv_heads)
+    }
+    edits, decisions = _edits(model, sites, changed)
+    widened = [_bias_edit(model, sites[name]) for name in biased if name in sites]
+    return _record(model, sites, decisions, [*widened, *edits], set(biased))
+
+
+def give_bias(model: nn.Module, site: Site) -> None:
+    """Give a site's output projection a bias of zeros, and note it in the record that `save` keeps.
+
+    Compensation needs a place for the mean of what was removed; Llama's kin have none.
+    """
+    edit = json.loads(json.dumps(_bias_edit(model, site)))
+    replay(model, [edit])
+    sites = find_sites(model)
+    before = read_record(model) or {"edits": [], "sites": {}}
+    biased = {name for name, data in before["sites"].items() if data.get("bias")} | {site.name}
+    model.config.headwise = _record(model, sites, decisions_of(model, sites), [*before["edits"], edit], biased)
+
+
+def _bias_edit(model: nn.Module, site: Site) -> Edit:
+    features = widths(model.get_submodule(site.output))[1]
+    return {"edit": "bias", "module": record_path(model, site.output), "features": features}
+
+
 def _edits(
-    model: nn.Module, sites: Mapping[str, Site], remove: Heads
+    model: nn.Module, sites: Mapping[str, Site], wanted: Mapping[str, Decision]
 ) -> tuple[list[Edit], dict[str, Decision]]:
+    """The edits from what is to what is wanted, and every site's decision afterwards."""
     anatomies = {anatomy.module: anatomy for anatomy in dissect(model, counted=False)}
     decisions = decisions_of(model, sites)
     edits: list[Edit] = []
-    done: set[str] = set()
+    done: dict[str, Decision] = {}
     handed: set[str] = set()
-    for name, site in sites.items():
-        if name not in remove:
-            continue
-        now = decisions[name]
-        decisions[name] = decide(now, remove[name])
-        if site.module in done:
-            decisions[name] = replace(decisions[name], whole=decisions[_first(sites, site)].whole)
-            continue
-        done.add(site.module)
-        made, decisions[name] = incise(model, anatomies[site.module], site, now, decisions[name], handed)
-        edits += made
+    for name, then in wanted.items():
+        site = sites[name]
+        if site.module not in done:
+            made, done[site.module] = incise(model, anatomies[site.module], site, decisions[name], then, handed)
+            edits += made
+        decisions[name] = done[site.module]
     for edit in edits:
         edit["module"] = record_path(model, edit["module"])
         if "from" in edit:
@@ -132,16 +164,12 @@ def _edits(
     return edits, decisions
 
 
-def _first(sites: Mapping[str, Site], site: Site) -> str:
-    return next(name for name, other in sites.items() if other.module == site.module)
-
-
-def _write_record(
-    model: nn.Module, sites: Mapping[str, Site], decisions: Mapping[str, Decision], edits: list[Edit]
-) -> None:
+def _record(
+    model: nn.Module, sites: Mapping[str, Site], decisions: Mapping[str, Decision], edits: list[Edit], biased: set[str]
+) -> dict[str, Any]:
+    """What the configuration of a cut model says: the decisions, which are the truth, and their edits."""
     from importlib.metadata import version
 
-    before = read_record(model) or {"edits": []}
     kept = {}
     for name, site in sites.items():
         decision = decisions[name]
@@ -150,11 +178,9 @@ def _write_record(
             "heads": site.heads, "kv_heads": site.kv_heads, "head_dim": site.head_dim, "kind": site.kind,
             "stack": site.stack, "layer": site.layer, "call": site.call, "calls": site.calls, "window": site.window,
             "refusal": site.refusal, "kept": list(decision.kept), "kv": list(decision.kv),
-            "ghost": decision.ghost, "whole": decision.whole,
+            "ghost": decision.ghost, "whole": decision.whole, "bias": name in biased,
         }  # fmt: skip
-    if not hasattr(model, "config"):
-        raise BadInput(f"{type(model).__name__} has no configuration to carry the record of the cut")
-    model.config.headwise = {  # type: ignore[union-attr]
+    return {
         "schema": 1, "headwise": version("headwise"), "transformers": version("transformers"),
-        "class": type(model).__name__, "sites": kept, "edits": [*before["edits"], *edits],
+        "class": type(model).__name__, "sites": kept, "edits": edits,
     }  # fmt: skip

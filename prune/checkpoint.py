@@ -1,0 +1,188 @@
+"""Checkpoints: save what was cut, and open dense, cut and rescued models through one door."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import transformers
+from torch import nn
+
+from headwise.analysis.errors import BadInput
+from headwise.analysis.sites import read_record
+from headwise.prune.card import card
+from headwise.prune.companions import copy_companions
+from headwise.prune.folder import new_folder
+from headwise.prune.portable import auto_map, portable_code
+from headwise.prune.rederive import fresh_record
+from headwise.prune.replay import replay
+
+RECORD = "headwise.json"
+CODE = "modeling_headwise.py"
+
+
+def load(id_or_folder: str | Path, *, cls: type | None = None, **from_pretrained: Any) -> Any:
+    """A model from a hub id or a folder, whether dense, cut by headwise, or pruned by transformers 4.
+
+    A cut checkpoint is opened by its stock class, whose construction replays the recorded edits; so dtype,
+    device_map, sharding, tied weights and renamed keys come from `from_pretrained` itself. Code inside the
+    checkpoint is never executed for that.
+
+    Args:
+        id_or_folder: a hub id or a local folder.
+        cls: which class to open it as; by default the one it was saved as.
+        **from_pretrained: passed on: `dtype`, `device_map`, `revision`, `attn_implementation`, `gguf_file`,
+            `trust_remote_code`, `use_safetensors=False` to allow a pickle, ….
+
+    Returns:
+        The model in evaluation mode, of the stock class.
+
+    Raises:
+        BadInput: if there is no such checkpoint, no class for it, or weights are missing or would need a
+            pickle or remote code that was not allowed.
+
+    >>> import tempfile
+    >>> from transformers import BertConfig, BertModel
+    >>> model = BertModel(BertConfig(num_hidden_layers=1, num_attention_heads=2, hidden_size=16))
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     model.save_pretrained(folder)
+    ...     type(load(folder)).__name__
+    'BertModel'
+    """
+    name = str(id_or_folder)
+    config = _config(name, from_pretrained)
+    pruned_by_4 = getattr(config, "pruned_heads", None)
+    record = getattr(config, "headwise", None)
+    if from_pretrained.get("gguf_file") is None:
+        from_pretrained.setdefault("use_safetensors", True)
+    stock = cls or _class(name, config)
+    if record is None and not pruned_by_4:
+        return _open(stock, name, from_pretrained, config=None).eval()
+    if isinstance(pruned_by_4, dict) and record is None:
+        config.pruned_heads = {}
+    config.headwise = fresh_record(stock, config, record, pruned_by_4)
+    model, loading = _open(_replaying(stock), name, from_pretrained, config=config, output_loading_info=True)
+    model.__class__ = stock
+    _whole(model, name, loading, same_class=cls is None or cls.__name__ == (record or {}).get("class"))
+    return model.eval()
+
+
+def save(
+    model: nn.Module, folder: str | Path, *, processor: Any = None, form: str = "headwise", overwrite: bool = False,
+    facts: Mapping[str, Any] | None = None,
+) -> Path:  # fmt: skip
+    """A whole checkpoint of a cut model: weights, record, code for elsewhere, card, and the dense folder's companions.
+
+    The folder appears whole or not at all.
+
+    Args:
+        model: a cut (or dense) model.
+        folder: where to write; an existing folder is refused unless `overwrite`.
+        processor: a tokenizer or processor to save; otherwise the dense folder's files are copied.
+        form: `headwise`, or `native` for a plain checkpoint where the stock configuration can say the shape.
+        overwrite: replace an existing folder.
+        facts: what the card and `headwise.json` should tell besides: plan, recipe, accuracy, speed.
+
+    Returns:
+        The folder.
+
+    Raises:
+        BadInput: if the folder exists, or the native form cannot express the model.
+    """
+    if form not in ("headwise", "native"):
+        raise BadInput(f"form: got {form!r}, expected 'headwise' or 'native'")
+    target = Path(folder)
+    with new_folder(target, overwrite=overwrite) as work:
+        copy_companions(model, work)
+        if processor is not None:
+            processor.save_pretrained(work)
+        if form == "native":
+            from headwise.prune.native import save_native
+
+            save_native(model, work)
+        else:
+            _save_own(model, work, facts or {})
+    return target
+
+
+def _save_own(model: Any, work: Path, facts: Mapping[str, Any]) -> None:
+    record = read_record(model)
+    model.save_pretrained(work)
+    if record is None:
+        return
+    config = json.loads((work / "config.json").read_text())
+    config["auto_map"] = auto_map(model)
+    (work / "config.json").write_text(json.dumps(config, indent=2) + "\n")
+    (work / CODE).write_text(portable_code(model))
+    (work / RECORD).write_text(json.dumps({**record, **dict(facts)}, indent=1, default=str) + "\n")
+    (work / "README.md").write_text(card(model, record, facts))
+
+
+def _config(name: str, options: Mapping[str, Any]) -> Any:
+    passed = {key: options[key] for key in ("revision", "token", "cache_dir", "local_files_only", "gguf_file", "subfolder",
+                                             "trust_remote_code") if key in options}  # fmt: skip
+    passed.setdefault("trust_remote_code", False)
+    folder = Path(name)
+    if folder.is_dir() and "gguf_file" not in passed and not (folder / "config.json").exists():
+        raise BadInput(f"{name} holds no config.json: expected a checkpoint folder or a hub id")
+    try:
+        return transformers.AutoConfig.from_pretrained(name, **passed)
+    except (OSError, ValueError, KeyError) as error:
+        raise BadInput(f"cannot open {name!r} as a checkpoint: {_first_line(error)}") from error
+
+
+def _class(name: str, config: Any) -> Any:
+    record = getattr(config, "headwise", None) or {}
+    named = [record.get("class"), *(getattr(config, "architectures", None) or [])]
+    for candidate in named:
+        found = getattr(transformers, candidate or "", None)
+        if isinstance(found, type):
+            return found
+    if record:
+        raise BadInput(f"{name}: this transformers release ({transformers.__version__}) has no class {named[0]!r}")
+    return transformers.AutoModel
+
+
+def _open(cls: Any, name: str, options: Mapping[str, Any], *, config: Any, **more: Any) -> Any:
+    if config is not None:
+        more["config"] = config
+    try:
+        return cls.from_pretrained(name, **options, **more)
+    except (OSError, ValueError) as error:
+        hint = ""
+        if options.get("use_safetensors") and "safetensors" in str(error):
+            hint = " (only pickled weights? they can run code: pass use_safetensors=False if you trust them)"
+        raise BadInput(f"cannot load {name!r}: {_first_line(error)}{hint}") from error
+
+
+def _first_line(error: BaseException) -> str:
+    return next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
+
+
+def _replaying(stock: Any) -> Any:
+    """The stock class whose construction ends with the recorded edits.
+
+    It carries the stock names, since transformers skips the renaming of old weights for classes that live
+    outside its own modules, and would leave them at random.
+    """
+
+    def construct(self: Any, config: Any, *args: Any, **kwargs: Any) -> None:
+        stock.__init__(self, config, *args, **kwargs)
+        replay(self, config.headwise["edits"])
+
+    names = {"__init__": construct, "__module__": stock.__module__, "__qualname__": stock.__qualname__}
+    return type(stock.__name__, (stock,), names)
+
+
+def _whole(model: Any, name: str, loading: Any, same_class: bool) -> None:
+    missing = list(loading.get("missing_keys", ()) if isinstance(loading, Mapping) else loading.missing_keys)
+    if same_class and missing:
+        listed = ", ".join(sorted(missing)[:4])
+        raise BadInput(
+            f"{name}: {len(missing)} weights of the cut model are missing ({listed}); the checkpoint is not whole"
+        )
+    if any(p.is_meta for p in model.parameters()) and not getattr(model, "hf_device_map", None):
+        unloaded = next(n for n, p in model.named_parameters() if p.is_meta)
+        raise BadInput(f"{name}: the weight {unloaded} was not loaded; the checkpoint is not whole")

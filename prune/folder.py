@@ -1,0 +1,76 @@
+"""Folders that appear whole or not at all."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+from headwise.analysis.errors import BadInput
+
+
+@contextlib.contextmanager
+def new_folder(target: Path, *, overwrite: bool = False) -> Iterator[Path]:
+    """A working folder beside `target`, renamed to it when the block ends well, removed when it does not.
+
+    Raises:
+        BadInput: if the target exists and `overwrite` was not asked for, the place cannot be written, or
+            the disk is full.
+
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as place:
+    ...     with new_folder(Path(place) / "out") as work:
+    ...         _ = (work / "a.txt").write_text("a")
+    ...     sorted(p.name for p in Path(place).rglob("*"))
+    ['a.txt', 'out']
+    """
+    check_free(target, overwrite=overwrite)
+    work = target.with_name(f"{target.name}.partial")
+    with _told(target):
+        shutil.rmtree(work, ignore_errors=True)
+        work.mkdir(parents=True)
+    try:
+        with _told(target):
+            yield work
+            publish(work, target)
+    finally:
+        shutil.rmtree(work, ignore_errors=True)
+
+
+def check_free(target: Path, *, overwrite: bool) -> None:
+    """Refuse a target that exists, unless it may be overwritten.
+
+    Raises:
+        BadInput: with what to do about it.
+    """
+    if target.exists() and not overwrite:
+        raise BadInput(
+            f"{target} exists and is left as it is; choose another output folder, or say --overwrite (overwrite=True)"
+        )
+    if target.exists() and not target.is_dir():
+        raise BadInput(f"{target} is a file; choose an output folder")
+
+
+def publish(work: Path, target: Path) -> None:
+    """Rename a finished working folder to its target; an old target goes only after the new one stands."""
+    old = target.with_name(f"{target.name}.old")
+    if target.exists():
+        shutil.rmtree(old, ignore_errors=True)
+        target.rename(old)
+    work.rename(target)
+    shutil.rmtree(old, ignore_errors=True)
+
+
+@contextlib.contextmanager
+def _told(target: Path) -> Iterator[None]:
+    """Say what a failing disk means instead of showing a traceback."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            raise BadInput(f"no space left on the disk of {target}; nothing was kept there") from error
+        if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
+            raise BadInput(f"{target} cannot be written: {error.strerror}") from error
+        raise

@@ -1,0 +1,82 @@
+"""Portable code: what a checkpoint carries so that it opens where headwise is not installed."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from typing import Any
+
+from transformers.models.auto import modeling_auto
+
+from headwise.analysis import paths
+from headwise.prune import replay
+
+_HEAD = '''"""Opens this checkpoint, whose attention heads were cut, with `trust_remote_code=True`.
+
+Written by headwise. The first part applies the edits that config.json lists under "headwise" to a freshly
+built stock model; the last part says for which classes.
+"""
+'''
+
+_TAIL = '''
+
+def _pruned(stock):
+    """The stock class, under its own name, whose construction ends with the recorded edits."""
+
+    def construct(self, config, *args, **kwargs):
+        stock.__init__(self, config, *args, **kwargs)
+        replay(self, config.headwise["edits"])
+
+    # transformers leaves out the renaming of old weights for classes from outside, unless told that this is none.
+    body = {"__init__": construct, "__module__": __name__, "is_custom_code": classmethod(lambda cls: False)}
+    return type(stock.__name__, (stock,), body)
+
+'''
+
+
+def portable_code(model: Any) -> str:
+    """The text of `modeling_headwise.py` for a model: the replay that `load` uses, then a line per class."""
+    parts = [_body(inspect.getsource(paths)), _body(inspect.getsource(replay))]
+    imports = sorted({line for part in parts for line in part[0] if "headwise" not in line})
+    plain = [line for line in imports if line.startswith("import ")]
+    others = [line for line in imports if line.startswith("from ")]
+    names = sorted(set(auto_classes(model).values()))
+    classes = "".join(f"{name} = _pruned(transformers.{name})\n" for name in names)
+    header = "\n".join(["from __future__ import annotations", "", *plain, *others, "", "import transformers"])
+    return _HEAD + "\n" + header + "\n\n" + "\n\n".join(part[1].strip() for part in parts) + "\n" + _TAIL + classes
+
+
+def auto_map(model: Any) -> dict[str, str]:
+    """What config.json must say for every Auto class that can open this kind of model."""
+    return {auto: f"modeling_headwise.{name}" for auto, name in auto_classes(model).items()}
+
+
+def auto_classes(model: Any) -> dict[str, str]:
+    """Auto class name to the stock class it would build for this model's configuration.
+
+    >>> from transformers import BertConfig, BertModel
+    >>> model = BertModel(BertConfig(num_hidden_layers=1, hidden_size=16, num_attention_heads=2))
+    >>> auto_classes(model)["AutoModelForSequenceClassification"]
+    'BertForSequenceClassification'
+    """
+    found: dict[str, str] = {}
+    own = type(model).__name__
+    for name, auto in vars(modeling_auto).items():
+        mapping = getattr(auto, "_model_mapping", None)
+        if not name.startswith("Auto") or mapping is None or type(model.config) not in mapping.keys():
+            continue
+        classes = mapping[type(model.config)]
+        listed = [c.__name__ for c in (classes if isinstance(classes, (tuple, list)) else (classes,))]
+        found[name] = own if own in listed else listed[0]
+    if own not in found.values():
+        found.setdefault("AutoModel", own)
+    return found
+
+
+def _body(source: str) -> tuple[list[str], str]:
+    """Import lines and the rest of a module's text, its own docstring and imports left out."""
+    source = re.sub(r'\A""".*?"""\n', "", source, count=1, flags=re.S)
+    lines = source.splitlines()
+    top = [line for line in lines if re.match(r"(import|from) ", line) and "__future__" not in line]
+    rest = [line for line in lines if not re.match(r"(import|from) ", line)]
+    return top, "\n".join(rest)
