@@ -1,0 +1,104 @@
+"""Which heads are alike: the matrix, its tree, its groups, the strongest pairs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from headwise.prune.report.document import Cluster, Head, Pair, Similarity
+from headwise.prune.report.folder import Folder
+from headwise.prune.report.heads import finite
+
+# A picture of more heads has less than one screen pixel a head and costs megabytes: pairs say more.
+MOST_DRAWN = 1024
+PAIRS = 20
+CHANCE = {
+    "pearson": "rows are centred on their own uniform distribution, so independent heads correlate at 0",
+    "cosine": "contexts of unrelated heads have cosine near 0",
+    "hellinger": "0 = the same distribution, 1 = nothing in common",
+}
+# Measures where a small number means alike.
+DISTANCES = frozenset({"hellinger"})
+
+
+def main_measure(folder: Folder) -> str:
+    """The measure that the page draws: row-centred Pearson correlation if it was taken, or ``."""
+    names = sorted(name.partition("/")[2] for name in folder.arrays if name.startswith("similarity/"))
+    return "pearson" if "pearson" in names else next(iter(n for n in names if n not in DISTANCES), "")
+
+
+def similarity_of(folder: Folder, heads: Sequence[Head]) -> Similarity | None:
+    """All pairs of heads as the page shows them, or None if nothing was measured."""
+    measure = main_measure(folder)
+    matrix = folder.array(f"similarity/{measure}") if measure else None
+    if matrix is None or len(matrix) < 2:
+        return None
+    drawn = len(matrix) <= MOST_DRAWN
+    order = folder.arrays.get("clusters/order")
+    linkage = folder.array("clusters/linkage")
+    positions = tuple(range(len(matrix))) if order is None else tuple(int(i) for i in order)
+    return Similarity(
+        measure=measure,
+        chance=CHANCE.get(measure, ""),
+        array=f"evidence/arrays.safetensors: similarity/{measure}",
+        heads=len(matrix),
+        pairs=strongest_pairs(folder, heads, measure, matrix),
+        clusters=clusters_of(heads, positions),
+        order=positions,
+        linkage=() if linkage is None or not drawn else tuple(tuple(row) for row in linkage.tolist()),
+        threshold=_threshold(folder),
+        drawn=drawn,
+        matrix=matrix if drawn else None,
+    )
+
+
+def strongest_pairs(
+    folder: Folder, heads: Sequence[Head], measure: str, matrix: np.ndarray
+) -> tuple[Pair, ...]:
+    """The pairs with the largest absolute similarity."""
+    rows, columns = np.triu_indices(len(matrix), k=1)
+    sizes = np.nan_to_num(np.abs(matrix[rows, columns]), nan=-1.0)
+    amount = min(PAIRS, len(sizes))
+    top = np.argpartition(-sizes, amount - 1)[:amount]
+    top = top[np.lexsort((columns[top], rows[top], -sizes[top]))]
+    names = sorted(name.partition("/")[2] for name in folder.arrays if name.startswith("similarity/"))
+    others = {name: folder.arrays[f"similarity/{name}"] for name in names if name != measure}
+    return tuple(
+        Pair(
+            first=heads[i].label,
+            second=heads[j].label,
+            value=float(matrix[i, j]),
+            others={name: finite(array[i, j]) for name, array in others.items()},
+            first_kept=heads[i].kept,
+            second_kept=heads[j].kept,
+        )
+        for i, j in zip(rows[top].tolist(), columns[top].tolist(), strict=True)
+        if np.isfinite(matrix[i, j])
+    )
+
+
+def clusters_of(heads: Sequence[Head], order: Sequence[int]) -> tuple[Cluster, ...]:
+    """Groups of two or more interchangeable heads, in the order of the tree."""
+    members: dict[int, list[tuple[int, Head]]] = {}
+    for position, i in enumerate(order):
+        number = heads[i].cluster
+        if number is not None:
+            members.setdefault(number, []).append((position, heads[i]))
+    return tuple(
+        Cluster(
+            number=number,
+            members=tuple(head.label for _, head in found),
+            representatives=tuple(head.label for _, head in found if head.representative),
+            kept=tuple(head.label for _, head in found if head.kept),
+            start=found[0][0],
+        )
+        for number, found in members.items()
+        if len(found) > 1
+    )
+
+
+def _threshold(folder: Folder) -> float | None:
+    found = folder.facts.get("clusters")
+    value = found.get("threshold") if isinstance(found, dict) else None
+    return finite(value) if isinstance(value, int | float) else None

@@ -1,0 +1,97 @@
+"""From a run folder to the report as plain data."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from headwise.prune.report.alike import main_measure, similarity_of
+from headwise.prune.report.document import Report
+from headwise.prune.report.folder import Folder, read_folder
+from headwise.prune.report.heads import head_rows, scores_of, stacks_of
+from headwise.prune.report.played import roles_in
+from headwise.prune.report.serving import loading, repeating, servings
+from headwise.prune.report.verdict import verdict_of_analysis, verdict_of_prune
+
+
+def content(run_folder: str | Path) -> Report:
+    """The report on a run, from the files of its folder alone: no model is needed.
+
+    A folder that holds evidence but no plan gives a report on heads, similarity and roles.
+
+    Args:
+        run_folder: what `headwise prune` or `headwise analyze` wrote.
+
+    Raises:
+        BadInput: the folder is no run folder, or one of its files cannot be read.
+
+    >>> content("no-such-run")
+    Traceback (most recent call last):
+    headwise.analysis.errors.BadInput: no-such-run: no such folder; give the folder of a finished run
+    """
+    folder = read_folder(Path(run_folder))
+    heads = head_rows(folder, main_measure(folder))
+    roles, similarity = roles_in(folder, heads), similarity_of(folder, heads)
+    pruned = bool(folder.plan)
+    verdict = verdict_of_prune(folder, heads) if pruned else verdict_of_analysis(heads, roles, similarity)
+    return Report(
+        kind="prune" if pruned else "analyze",
+        name=folder.name,
+        model=_model(folder),
+        verdict=verdict,
+        stacks=stacks_of(heads, folder.facts),
+        heads=heads,
+        score_name=scores_of(folder)[1],
+        similarity=similarity,
+        roles=roles,
+        accuracy=dict(folder.accuracy),
+        speed=dict(folder.speed),
+        compensation=dict(folder.compensation),
+        proof=dict(folder.proof),
+        plan={key: folder.plan[key] for key in ("budget", "expected", "made_with") if folder.plan.get(key)},
+        serving=servings(folder, heads),
+        loading=loading(folder),
+        repeating=repeating(folder) if folder.environment else (),
+        recipe=folder.recipe_text,
+        environment=tuple(_flat(folder.environment)),
+        notes=tuple(_notes(folder)),
+    )
+
+
+def _model(folder: Folder) -> dict[str, Any]:
+    model = folder.environment.get("model")
+    if isinstance(model, dict) and model:
+        return dict(model)
+    return {"id": folder.plan.get("model") or folder.facts.get("model") or folder.name}
+
+
+def _flat(found: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, str]]:
+    """(what, value) for every leaf, nested names joined by a blank."""
+    for key, value in found.items():
+        name = f"{above} {key}".strip()
+        if isinstance(value, Mapping):
+            yield from _flat(value, name)
+        elif isinstance(value, list):
+            yield name, " ".join(str(part) for part in value)
+        elif value is not None and name != "schema":
+            yield name, value if isinstance(value, str) else json.dumps(value)
+
+
+def _notes(folder: Folder) -> Iterator[str]:
+    """What a reader would look for in vain, and why."""
+    if not folder.plan:
+        return
+    missing = {
+        "accuracy was not measured": folder.accuracy,
+        "speed was not measured": folder.speed,
+        "the proof that removing equals silencing is missing": folder.proof,
+        "no evidence was saved, so roles and similarity are missing": folder.arrays,
+        "no checkpoint is in the folder": folder.checkpoint,
+    }
+    for words, found in missing.items():
+        if not found:
+            yield f"{words[0].upper()}{words[1:]}."
+    if folder.proof and not folder.proof.get("passed"):
+        yield "The proof failed: the model without the heads does not do what it did with the heads silenced."

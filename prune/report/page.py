@@ -1,0 +1,56 @@
+"""What the HTML and the Markdown page show beside the report itself: tables made from it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from headwise.prune.report.colours import RoleColour
+from headwise.prune.report.document import Report
+from headwise.prune.report.verdict import significant
+from headwise.prune.report.words import about, per_class, reasons, sizes
+
+ROLE_ROWS = 100
+CLUSTER_ROWS = 20
+BAR = 260.0
+
+
+def page_of(report: Report, colours: Mapping[str, RoleColour]) -> dict[str, Any]:
+    """Everything both templates print that is not in the report itself."""
+    similarity = report.similarity
+    clusters = sorted(similarity.clusters, key=lambda c: -len(c.members)) if similarity else []
+    played = [head.role for head in report.heads]
+    legend = [(colour, played.count(role)) for role, colour in colours.items() if role in played]
+    legend += [(None, played.count(""))] if report.roles and "" in played else []
+    return {
+        "about": about(report),
+        "legend_roles": legend,
+        "grouped": any(s.kv_heads is not None and s.kv_heads != s.heads for s in report.stacks),
+        "reasons": reasons(report),
+        "different": significant(report.accuracy),
+        "per_class": per_class(report.accuracy),
+        "sizes": sizes(report.speed),
+        "other_measures": list(similarity.pairs[0].others) if similarity and similarity.pairs else [],
+        "clusters": clusters[:CLUSTER_ROWS],
+        "more_clusters": max(0, len(clusters) - CLUSTER_ROWS),
+        "gone": {head.label for head in report.removed},
+        "role_rows": ROLE_ROWS,
+    } | _repairs(report)
+
+
+def _repairs(report: Report) -> dict[str, Any]:
+    """Bars of the error at every site before and after compensation."""
+    found = report.compensation.get("sites") or {}
+    rows = [(site, e.get("error_before"), e.get("error_after")) for site, e in found.items()]
+    largest = max((v for row in rows for v in row[1:] if v is not None), default=0.0) or 1.0
+    drawn = [
+        {
+            "site": site,
+            "before": before,
+            "after": after,
+            "before_width": round(BAR * (before or 0.0) / largest, 1),
+            "after_width": round(BAR * (after or 0.0) / largest, 1),
+        }
+        for site, before, after in rows
+    ]
+    return {"repairs": drawn, "repair_scale": largest}

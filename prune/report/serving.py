@@ -1,0 +1,141 @@
+"""How to load the checkpoint, where it can be served, how to repeat the run."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from headwise.prune.report.document import Head, Serving, Snippet
+from headwise.prune.report.folder import Folder
+
+# Endings of class names and the auto class that opens them in transformers.
+AUTO_CLASSES = {
+    "ForSequenceClassification": "AutoModelForSequenceClassification",
+    "ForTokenClassification": "AutoModelForTokenClassification",
+    "ForQuestionAnswering": "AutoModelForQuestionAnswering",
+    "ForMultipleChoice": "AutoModelForMultipleChoice",
+    "ForMaskedLM": "AutoModelForMaskedLM",
+    "ForCausalLM": "AutoModelForCausalLM",
+    "LMHeadModel": "AutoModelForCausalLM",
+    "ForConditionalGeneration": "AutoModelForSeq2SeqLM",
+    "ForImageClassification": "AutoModelForImageClassification",
+    "ForAudioClassification": "AutoModelForAudioClassification",
+    "ForCTC": "AutoModelForCTC",
+}
+
+
+def auto_class(name: str) -> str:
+    """The auto class that opens a model class.
+
+    >>> auto_class("GPT2LMHeadModel"), auto_class("BertModel")
+    ('AutoModelForCausalLM', 'AutoModel')
+    """
+    return next((auto for ending, auto in AUTO_CLASSES.items() if name.endswith(ending)), "AutoModel")
+
+
+def form_of(folder: Folder) -> str:
+    """`headwise` (a manifest that is replayed), `native` (a stock checkpoint), or `` where there is none.
+
+    `environment.json` may say it; otherwise the checkpoint's own files do.
+    """
+    said = _facts(folder).get("form")
+    if said in ("headwise", "native"):
+        return str(said)
+    if {"modeling_headwise.py", "headwise.json"} & folder.checkpoint:
+        return "headwise"
+    return "native" if folder.checkpoint else ""
+
+
+def servings(folder: Folder, heads: Sequence[Head]) -> tuple[Serving, ...]:
+    """Every way to serve the checkpoint, with yes or no and the reason."""
+    form, facts = form_of(folder), _facts(folder)
+    if not form:
+        return ()
+    ours = Serving("headwise", "yes", "headwise.prune.load opens it like any checkpoint, without a flag.")
+    if form == "native":
+        stock = "A stock checkpoint: its config says how many heads there are."
+        return (
+            Serving("transformers", "yes", "from_pretrained, no flag needed."),
+            Serving("engines that need the same number of heads everywhere", "yes", stock),
+            ours,
+        )
+    remote = "modeling_headwise.py" in folder.checkpoint
+    plain = (
+        "from_pretrained with trust_remote_code=True runs modeling_headwise.py from the checkpoint; "
+        "headwise need not be installed."
+        if remote
+        else "The checkpoint carries no modeling_headwise.py; load it with headwise."
+    )
+    return (
+        ours,
+        Serving("transformers", "yes" if remote else "no", plain),
+        _uniform_engines(heads, facts),
+    )
+
+
+def loading(folder: Folder) -> tuple[Snippet, ...]:
+    """Code that opens the checkpoint; paths are relative to the run folder."""
+    form = form_of(folder)
+    if not form:
+        return ()
+    where = "checkpoint"
+    auto = auto_class(str(folder.environment.get("model", {}).get("class", "")))
+    flag = "" if form == "native" else ", trust_remote_code=True"
+    snippets = [
+        Snippet("With headwise", f'from headwise.prune import load\n\nmodel = load("{where}")', "python"),
+    ]
+    if form == "native" or "modeling_headwise.py" in folder.checkpoint:
+        title = "With transformers alone"
+        code = f'from transformers import {auto}\n\nmodel = {auto}.from_pretrained("{where}"{flag})'
+        snippets.append(Snippet(title, code, "python"))
+        if "modules.json" in folder.checkpoint:
+            code = (
+                "from sentence_transformers import SentenceTransformer\n\n"
+                f'model = SentenceTransformer("{where}"{flag})'
+            )
+            snippets.append(Snippet("With sentence-transformers", code, "python"))
+    return tuple(snippets)
+
+
+def repeating(folder: Folder) -> tuple[Snippet, ...]:
+    """Commands that make the same run again and that rebuild this page."""
+    environment = folder.environment
+    model = environment.get("model", {})
+    snippets = []
+    command = environment.get("command")
+    if command:
+        text = command if isinstance(command, str) else shlex.join(str(part) for part in command)
+        snippets.append(Snippet("The command of this run", text, "sh"))
+    if folder.recipe_text and model.get("id"):
+        parts = ["headwise", "prune", str(model["id"]), "--recipe", "recipe.yaml"]
+        if model.get("revision"):
+            parts += ["--revision", str(model["revision"])]
+        snippets.append(Snippet("From the recipe in this folder", shlex.join(parts), "sh"))
+    snippets.append(Snippet("Rebuild this page, without the model", "headwise report .", "sh"))
+    return tuple(snippets)
+
+
+def _facts(folder: Folder) -> Mapping[str, Any]:
+    found = folder.environment.get("serving")
+    return found if isinstance(found, dict) else {}
+
+
+def _uniform_engines(heads: Sequence[Head], facts: Mapping[str, Any]) -> Serving:
+    """Whether an engine that knows one head count for all layers can serve the model."""
+    where = "engines that need the same number of heads everywhere"
+    kept: dict[str, int] = {}
+    for head in heads:
+        kept[head.site] = kept.get(head.site, 0) + head.kept
+    fewest, most = min(kept.values(), default=0), max(kept.values(), default=0)
+    reason = str(facts.get("native_reason") or "")
+    if fewest != most:
+        uneven = f"The sites keep between {fewest} and {most} heads; the recipe's `scope: uniform` makes them equal."
+        return Serving(where, "no", uneven)
+    if facts.get("native"):
+        return Serving(
+            where, "after saving again", 'save(model, folder, form="native") writes a stock checkpoint.'
+        )
+    return Serving(
+        where, "no", reason or "The stock config of this family cannot state the new number of heads."
+    )

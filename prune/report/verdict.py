@@ -1,0 +1,207 @@
+"""The verdict: what was removed, what it cost, what it gained, how sure that is."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from headwise.prune.report.document import Figure, Head, Limit, Role, Similarity, Verdict
+from headwise.prune.report.folder import Folder
+from headwise.prune.report.formats import (
+    count,
+    in_metric,
+    in_points,
+    number,
+    p_value,
+    percent_change,
+    plural,
+    times,
+    unit,
+)
+
+SIGNIFICANT = 0.05
+
+
+def verdict_of_prune(folder: Folder, heads: Sequence[Head]) -> Verdict:
+    """The verdict on a pruned model, from what was measured; what was not measured is said."""
+    accuracy, speed, proof = folder.accuracy, folder.speed, folder.proof
+    gone = sum(not head.kept for head in heads)
+    start = f"{gone} of {plural(len(heads), 'head')} {'is' if gone == 1 else 'are'} gone"
+    parts = []
+    if accuracy:
+        parts.append(cost_in_words(accuracy))
+    row = leading_row(speed)
+    if row:
+        parts.append(gain_in_words(row))
+    figures = [_removed(folder, heads, gone)]
+    figures += [_cost(accuracy)] if accuracy else []
+    figures += [_gain(speed, row)] if row else []
+    figures += [_proof(proof)] if proof else []
+    headline = f"{start}: {', '.join(parts)}." if parts else f"{start}."
+    return Verdict(headline=headline, figures=tuple(figures), limits=limits_of(folder, row))
+
+
+def verdict_of_analysis(
+    heads: Sequence[Head], roles: Sequence[Role], similarity: Similarity | None
+) -> Verdict:
+    """What stands out where nothing was removed."""
+    playing = sum(bool(head.roles) for head in heads)
+    layers = len({(head.track, head.layer) for head in heads})
+    headline = f"{plural(len(heads), 'head')} in {plural(layers, 'layer')}"
+    figures = [Figure("Heads", count(len(heads)), (f"in {plural(layers, 'layer')}, nothing was removed",))]
+    if roles:
+        headline += f"; {playing} of them play a known role"
+        most = roles[0]
+        details = [f"{len(heads) - playing} heads play none of the {len(roles)} roles looked for"]
+        if most.heads:
+            details.insert(0, f"most often {most.name} ({plural(most.heads, 'head')})")
+        figures.append(Figure("With a role", count(playing), tuple(details)))
+    if similarity:
+        figures.append(_redundancy(similarity))
+        if similarity.clusters:
+            members = sum(len(cluster.members) for cluster in similarity.clusters)
+            headline += (
+                f"; {members} fall into {plural(len(similarity.clusters), 'group')} of interchangeable heads"
+            )
+    return Verdict(headline=f"{headline}.", figures=tuple(figures))
+
+
+def significant(accuracy: Mapping[str, Any]) -> bool:
+    """Whether the data tell the two models apart: p < 0.05, or an interval that leaves out 0."""
+    if accuracy.get("p") is not None:
+        return bool(accuracy["p"] < SIGNIFICANT)
+    low, high = accuracy.get("interval") or (None, None)
+    return low is not None and high is not None and (low > 0 or high < 0)
+
+
+def cost_in_words(accuracy: Mapping[str, Any]) -> str:
+    """The change of the metric as part of a sentence.
+
+    >>> cost_in_words({"metric": "accuracy", "drop": 0.02, "p": 0.001})
+    'accuracy 2.0 points worse'
+    >>> cost_in_words({"metric": "accuracy", "drop": 0.004, "p": 0.3})
+    'no significant difference in accuracy'
+    """
+    metric = str(accuracy.get("metric", "accuracy"))
+    drop = accuracy.get("drop")
+    if drop is None:
+        return f"{metric} was not compared"
+    if not significant(accuracy):
+        return f"no significant difference in {metric}"
+    direction = "worse" if drop > 0 else "better"
+    points = " points" if unit(metric) == "points" else ""
+    return f"{metric} {in_points(abs(drop), metric)}{points} {direction}"
+
+
+def gain_in_words(row: Mapping[str, Any]) -> str:
+    """The change of speed as part of a sentence.
+
+    >>> gain_in_words({"ratio": {"median": 1.19}, "significant": True})
+    '1.19 times as fast'
+    >>> gain_in_words({"ratio": {"median": 1.01}, "significant": False})
+    'no significant difference in speed'
+    """
+    if not row.get("significant"):
+        return "no significant difference in speed"
+    return f"{row['ratio']['median']:.2f} times as fast"
+
+
+def leading_row(speed: Mapping[str, Any]) -> dict[str, Any]:
+    """The setting with the most tokens: the one that the verdict names.
+
+    >>> leading_row({"rows": [{"batch": 1, "length": 32}, {"batch": 8, "length": 128}]})
+    {'batch': 8, 'length': 128}
+    """
+    rows = speed.get("rows", [])
+    return dict(max(rows, key=lambda row: (row["batch"] * row["length"], row["batch"]))) if rows else {}
+
+
+def limits_of(folder: Folder, row: Mapping[str, Any]) -> tuple[Limit, ...]:
+    """The recipe's limits, each with what it was compared with."""
+    asked = folder.recipe.get("limits")
+    limits = []
+    for name, allowed in asked.items() if isinstance(asked, dict) else ():
+        if not isinstance(allowed, int | float):
+            continue
+        metric = str(folder.accuracy.get("metric", ""))
+        if name == "drop":
+            measured = folder.accuracy.get("upper")
+            words = f"drop at most {_with_unit(allowed, metric)}; the data cannot exclude {_with_unit(measured, metric)}"
+            kept = None if measured is None else measured <= allowed
+        elif name == "speedup":
+            measured = row.get("ratio", {}).get("median")
+            words = f"speed at least {times(allowed)}; measured {times(measured)}"
+            kept = None if measured is None else measured >= allowed
+        else:
+            measured, kept, words = None, None, f"{name}: {number(allowed)}; this page does not judge it"
+        limits.append(Limit(str(name), float(allowed), measured, kept, words))
+    return tuple(limits)
+
+
+def _removed(folder: Folder, heads: Sequence[Head], gone: int) -> Figure:
+    details = [f"{100 * gone / max(1, len(heads)):.0f} % of the heads"]
+    parameters = folder.speed.get("parameters") or {}
+    if parameters:
+        change = percent_change(parameters.get("dense"), parameters.get("cut"))
+        details.append(f"{change} parameters ({count(parameters.get('cut'))} left)")
+    sites = folder.plan.get("remove", {})
+    details.append(f"from {plural(len(sites), 'site')}")
+    return Figure("Removed", f"{gone} of {len(heads)}", tuple(details))
+
+
+def _cost(accuracy: Mapping[str, Any]) -> Figure:
+    metric = str(accuracy.get("metric", "accuracy"))
+    drop, p = accuracy.get("drop"), accuracy.get("p")
+    low, high = accuracy.get("interval") or (None, None)
+    dense, cut = accuracy.get("dense", {}).get("value"), accuracy.get("cut", {}).get("value")
+    details = [f"{metric} {in_metric(dense, metric)} → {in_metric(cut, metric)}"]
+    details.append(f"95 % interval of the drop {in_points(low, metric)} to {in_points(high, metric)}")
+    details.append(f"the drop that the data cannot exclude: {_with_unit(accuracy.get('upper'), metric)}")
+    if not significant(accuracy):
+        details.append(f"no significant difference (p = {p_value(p)})".replace("= <", "<"))
+    tone = "plain" if drop is None or not significant(accuracy) else "bad" if drop > 0 else "good"
+    return Figure("Cost", f"{_with_unit(drop, metric)} drop", tuple(details), tone)
+
+
+def _gain(speed: Mapping[str, Any], row: Mapping[str, Any]) -> Figure:
+    ratio = row.get("ratio", {})
+    details = [
+        f"measured at batch {row['batch']} × length {row['length']}, "
+        f"95 % interval {times(ratio.get('low'))} to {times(ratio.get('high'))}",
+        f"the removed operations alone predict {times(row.get('operation_ratio'))}",
+    ]
+    if not row.get("significant"):
+        details.append("no significant difference")
+    others = [r["ratio"]["median"] for r in speed.get("rows", [])]
+    if len(others) > 1:
+        details.append(f"{times(min(others))} to {times(max(others))} over {len(others)} settings")
+    median = ratio.get("median") or 1.0
+    tone = "plain" if not row.get("significant") else "good" if median > 1 else "bad"
+    return Figure("Gain", f"{times(ratio.get('median'))} speed", tuple(details), tone)
+
+
+def _proof(proof: Mapping[str, Any]) -> Figure:
+    passed = bool(proof.get("passed"))
+    sites = proof.get("sites", {})
+    details = [
+        f"largest relative difference between silencing and removing the heads, over {plural(len(sites), 'site')}",
+        f"limit {number(proof.get('limit'), 1)}",
+    ]
+    ends = proof.get("end_to_end") or {}
+    if ends.get("difference") is not None:
+        floor = number(ends.get("floor"), 2)
+        details.append(f"end to end {number(ends['difference'], 2)}, beside a rounding floor of {floor}")
+    return Figure("Proof", number(proof.get("worst"), 2), tuple(details), "good" if passed else "bad")
+
+
+def _redundancy(similarity: Similarity) -> Figure:
+    details = []
+    if similarity.pairs:
+        pair = similarity.pairs[0]
+        details.append(f"strongest pair {pair.first} and {pair.second} ({number(pair.value, 2)})")
+    details.append(f"by {similarity.measure} similarity over all pairs of heads")
+    return Figure("Groups of like heads", count(len(similarity.clusters)), tuple(details))
+
+
+def _with_unit(value: float | None, metric: str) -> str:
+    return f"{in_points(value, metric)} {unit(metric)}".rstrip()

@@ -1,0 +1,108 @@
+"""What the HTML and the Markdown page say in the same words."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from datetime import datetime, timedelta
+from typing import Any
+
+from headwise.prune.report import formats
+from headwise.prune.report.document import Report
+
+
+def pairs(found: Mapping[str, Any]) -> str:
+    """A small mapping as words.
+
+    >>> pairs({"fraction": 0.5, "scope": "model", "left_out": None})
+    'fraction 0.500, scope model'
+    """
+    parts = []
+    for name, value in found.items():
+        if value is None:
+            continue
+        if isinstance(value, bool | str):
+            text = str(value)
+        elif isinstance(value, int):
+            text = formats.count(value)
+        elif isinstance(value, float):
+            text = formats.number(value)
+        else:
+            text = json.dumps(value, ensure_ascii=False)
+        parts.append(f"{str(name).replace('_', ' ')} {text}")
+    return ", ".join(parts)
+
+
+def about(report: Report) -> list[str]:
+    """The line under the title."""
+    model = report.model
+    facts = dict(report.environment)
+    parts = [f"{key} {model[key]}" for key in ("class", "revision") if model.get(key)]
+    parts += [f"recipe: {line}" for line in _description(report.recipe)]
+    parts += [_moment(facts["finished"])] if facts.get("finished") else []
+    return [str(part) for part in parts]
+
+
+def reasons(report: Report) -> list[tuple[str, tuple[Any, ...]]]:
+    """Removed heads, then kept ones for which the plan gives a reason, lowest score first."""
+    found = []
+    removed = sorted(report.removed, key=lambda head: -(head.rank or 0))
+    if removed:
+        words = "head went" if len(removed) == 1 else f"of the {len(removed):,} heads went"
+        found.append((f"Why {'the' if len(removed) == 1 else 'each'} {words}", tuple(removed)))
+    kept = sorted((h for h in report.heads if h.kept and h.reason), key=lambda head: head.rank or 0)
+    if kept and report.kind == "prune":
+        found.append((f"Why {formats.plural(len(kept), 'head')} stayed", tuple(kept)))
+    return found
+
+
+def per_class(accuracy: Mapping[str, Any]) -> dict[str, Any]:
+    """The table by class: columns are whatever numbers the task gives."""
+    found = accuracy.get("per_class") or {}
+    items = [(str(label), values) for label, values in found.items() if isinstance(values, Mapping)]
+    columns = list(dict.fromkeys(key for _, values in items for key, v in values.items() if _plain(v)))
+    return {
+        "columns": columns,
+        "rows": [(label, [values.get(c) for c in columns]) for label, values in items],
+    }
+
+
+def sizes(speed: Mapping[str, Any]) -> list[tuple[str, str, str, str]]:
+    """(what, dense, cut, change) for everything counted once a model."""
+    shown = {
+        "parameters": formats.count,
+        "operations": formats.count,
+        "bytes": formats.size,
+        "cache_bytes": formats.size,
+    }
+    rows = []
+    for name, form in shown.items():
+        found = speed.get(name)
+        if isinstance(found, Mapping) and found.get("dense") is not None:
+            dense, cut = found["dense"], found.get("cut")
+            label = name.replace("_", " ")
+            rows.append((label, form(dense), form(cut), formats.percent_change(dense, cut)))
+    return rows
+
+
+def _description(recipe: str) -> list[str]:
+    """The recipe's first line of description."""
+    for line in recipe.splitlines():
+        name, _, text = line.partition(":")
+        if name == "description":
+            return [text.strip().strip("\"'")]
+    return []
+
+
+def _plain(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _moment(text: str) -> str:
+    """An ISO time to the minute; other text as it stands."""
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError:
+        return text
+    zone = " UTC" if moment.utcoffset() == timedelta(0) else f" {moment:%z}".rstrip()
+    return f"{moment:%Y-%m-%d %H:%M}{zone}"
