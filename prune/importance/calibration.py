@@ -1,0 +1,70 @@
+"""Calibration: what a score may look at, and the passes over the texts that scores and repair share."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from headwise.analysis.sites import Site
+
+
+@dataclass
+class Calibration:
+    """Model, sites and texts that decide.
+
+    Attributes:
+        model: the model, dense or cut (a `torch.nn.Module`; this page is read without torch).
+        sites: its sites.
+        batches: calibration texts, to be iterated as often as needed.
+        task: its `losses(model, batch)` gives a differentiable loss per example.
+        evidence: what is known about the heads, if anything.
+        seed: seed of scores that draw.
+    """
+
+    model: Any
+    sites: Mapping[str, Site]
+    batches: Any
+    task: Any = None
+    evidence: Any = None
+    seed: int = 0
+    _passes: dict[str, Any] = field(default_factory=dict, repr=False)
+
+    def gradients(self, moments: bool = False) -> Any:
+        """One forward-backward pass (`gradients.Collected`), made once and then remembered.
+
+        Args:
+            moments: whether gradient-weighted moments are wanted too.
+
+        Raises:
+            BadInput: there is no task, or its loss cannot be used.
+        """
+        from headwise.analysis.errors import BadInput
+        from headwise.prune.importance.gradients import collect
+
+        known = self._passes.get("gradient")
+        if known is None or (moments and not known.fit):
+            if self.task is None:
+                raise BadInput("this score needs a task with a loss; choose a task, or score magnitude or random")
+            known = collect(
+                self.model,
+                self.sites,
+                self.batches,
+                self.task,
+                moments=moments,
+                label="Gradients of the loss",
+            )
+            self._passes["gradient"] = known
+        return known
+
+    def contexts(self) -> Any:
+        """One forward pass with unweighted moments (`gradients.Collected`), made once and then remembered."""
+        from headwise.prune.importance.gradients import collect
+
+        if "none" not in self._passes:
+            self._passes["none"] = collect(self.model, self.sites, self.batches, label="Moments of contexts")
+        return self._passes["none"]
+
+    def moments(self, weight: str) -> Any:
+        """Moments of contexts, `weight` being `gradient` or `none`."""
+        return self.gradients(moments=True) if weight == "gradient" else self.contexts()

@@ -1,0 +1,90 @@
+"""Reconstruction: what a removal costs once the output projection is repaired, as the loss feels it."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar, Literal
+
+import numpy as np
+from pydantic import BaseModel, ConfigDict, Field
+
+from headwise.prune.importance.calibration import Calibration
+from headwise.prune.importance.scores import Scores, removal_ranks
+from headwise.prune.selection.blocks import Block
+
+
+class Reconstruction(BaseModel):
+    """Greedy removal by the loss that is left after the best linear repair (structured brain surgery).
+
+    The cost of a set of heads is the squared change of the loss, to first order in the change of the
+    block's output and averaged over texts, when the output projection makes up for them as well as it can;
+    see `RepairCost`. Contexts are centred where the projection has a bias, which then takes the mean. The
+    score of a head is its place in the order of removal.
+
+    With `weight: none` no loss is needed: all directions of the block's output count the same, relative to
+    the size of that output.
+
+    >>> Reconstruction().weight
+    'gradient'
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+    #: Forward-backward passes over the calibration texts, and how many more per head.
+    passes: ClassVar[float] = 1
+    passes_per_head: ClassVar[float] = 0
+
+    kind: Literal["reconstruction"] = "reconstruction"
+    weight: Literal["gradient", "none"] = Field("gradient", description="whether tokens count by the loss's gradient")
+    ridge: float = Field(1e-2, gt=0, le=10, description="added to the diagonal, in units of its mean")
+
+    def score(self, calibration: Calibration) -> Scores:
+        """Scores per head: the rank in the order of removal; the costs drive the selection.
+
+        Raises:
+            BadInput: `weight: gradient` without a task, or a loss without gradient.
+        """
+        costs = RepairCosts(calibration.model, calibration.moments(self.weight), self.ridge)
+        return Scores(self.kind, removal_ranks(calibration.sites, costs), costs)
+
+
+class RepairCosts:
+    """Costs after repair, block by block; calls of a shared module count together, as its one repair must.
+
+    Args:
+        model: where the projections are.
+        found: moments of its contexts (`gradients.Collected`).
+        ridge: see `repair_cost.ridged`.
+    """
+
+    def __init__(self, model: Any, found: Any, ridge: float) -> None:
+        self._model, self._found, self._ridge = model, found, ridge
+        self._ready: dict[str, tuple[np.ndarray, np.ndarray]] = {}
+
+    def start(self, block: Block) -> Any:
+        """The costs (`RepairCost`) of a block that has lost nothing in this selection."""
+        from headwise.prune.importance.repair_cost import RepairCost
+
+        site = block.sites[0]
+        if block.name not in self._ready:
+            self._ready[block.name] = self._measure(block)
+        second, worth = self._ready[block.name]
+        width = site.head_dim
+        columns = {head: np.arange(place * width, (place + 1) * width) for place, head in enumerate(site.kept)}
+        return RepairCost(second, worth, columns, self._ridge)
+
+    def _measure(self, block: Block) -> tuple[np.ndarray, np.ndarray]:
+        """Second moment of the contexts and worth of their columns to the loss."""
+        from functools import reduce
+        from operator import add
+
+        from headwise.analysis.projections import output_bias, output_weight
+
+        site, found = block.sites[0], self._found
+        moments = reduce(add, [found.fit[call.name] + found.held[call.name] for call in block.sites])
+        second = moments.matrix(centred=output_bias(self._model, site) is not None)
+        weight = output_weight(self._model, site).double().cpu().numpy()
+        if found.weighted:
+            slopes = sum(found.slopes[call.name] for call in block.sites)
+            return second, weight.T @ (slopes / found.examples).cpu().numpy() @ weight
+        worth = weight.T @ weight
+        size = float(np.sum(worth * second))
+        return second, worth / size if size > 0 else worth

@@ -1,0 +1,137 @@
+"""Redundancy: of each cluster of heads that do the same, keep the one that matters most."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar, Literal
+
+import numpy as np
+from pydantic import BaseModel, ConfigDict, Field
+
+from headwise.analysis.errors import BadInput
+from headwise.prune.importance.calibration import Calibration
+from headwise.prune.importance.gradient import Gradient
+from headwise.prune.importance.scores import Scores
+
+
+class Redundancy(BaseModel):
+    """How far a head is from the nearest cluster whose best member matters more.
+
+    Heads are clustered bottom-up by similarity. Whenever two clusters join, the less important of their two
+    best heads has a stand-in and could go; its score is the distance (1 - similarity) at which that happens.
+    So for any number of removed heads the plan keeps, of each cluster of that many clusters, exactly the one
+    that matters most, and no threshold has to be chosen. The head that matters most of all scores highest.
+
+    >>> Redundancy(linkage="complete").measure
+    'pearson'
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    kind: Literal["redundancy"] = "redundancy"
+    measure: str = Field("pearson", description="the evidence's similarity between heads")
+    linkage: Literal["average", "complete"] = Field(
+        "average", description="a cluster is as far from another as its heads on average, or at most"
+    )
+    matters: Literal["gradient", "norm"] = Field(
+        "gradient", description="who stays: the head the loss leans on, or the one with the largest context"
+    )
+
+    #: Forward-backward passes over the calibration texts per head.
+    passes_per_head: ClassVar[float] = 0
+
+    @property
+    def passes(self) -> float:
+        """Forward-backward passes over the calibration texts.
+
+        >>> Redundancy(matters="norm").passes
+        0.0
+        """
+        return 1.0 if self.matters == "gradient" else 0.0
+
+    def score(self, calibration: Calibration) -> Scores:
+        """Scores per head: distance to its stand-in, with a note that names it.
+
+        Raises:
+            BadInput: the evidence lacks the similarity or the norms, or belongs to another model.
+        """
+        place, similarity = self._similarity(calibration)
+        heads = [(name, head) for name, site in calibration.sites.items() for head in site.kept]
+        rows = [place[head] for head in heads]
+        similarity = similarity[np.ix_(rows, rows)]
+        distances, rivals = clusters_lost(similarity, self._importance(calibration, heads, rows), self.linkage)
+        values = {name: np.full(site.heads, np.nan) for name, site in calibration.sites.items()}
+        notes: dict[str, dict[int, str]] = {name: {} for name in values}
+        for index, (name, head) in enumerate(heads):
+            values[name][head] = distances[index]
+            if rivals[index] != index:
+                rival_site, rival_head = heads[rivals[index]]
+                r = similarity[index, rivals[index]]
+                notes[name][head] = f"nearest head that matters more: {rival_site}.{rival_head} (r = {r:.2f})"
+        return Scores(self.kind, values, notes=notes)
+
+    def _similarity(self, calibration: Calibration) -> tuple[dict[tuple[str, int], int], np.ndarray]:
+        arrays = getattr(calibration.evidence, "arrays", {})
+        found = arrays.get(f"similarity/{self.measure}")
+        if found is None:
+            known = sorted(name.split("/")[1] for name in arrays if name.startswith("similarity/"))
+            raise BadInput(
+                f"score redundancy: the evidence lacks similarity {self.measure!r}; it has {', '.join(known) or 'none'}"
+            )
+        place = {(name, int(head)): index for index, (name, head) in enumerate(calibration.evidence.heads)}
+        missing = [f"{n}.{h}" for n, site in calibration.sites.items() for h in site.kept if (n, h) not in place]
+        if missing:
+            raise BadInput(f"score redundancy: the evidence is of another model: it has no head {missing[0]}")
+        return place, np.nan_to_num(np.asarray(found, dtype=np.float64))
+
+    def _importance(self, calibration: Calibration, heads: list[tuple[str, int]], rows: list[int]) -> np.ndarray:
+        if self.matters == "gradient":
+            gradient = Gradient().score(calibration)
+            return np.array([gradient[name][head] for name, head in heads])
+        norms: Any = calibration.evidence.arrays.get("statistics/context_norm")
+        if norms is None:
+            raise BadInput("score redundancy: the evidence has no statistics/context_norm; use matters: gradient")
+        return np.nan_to_num(np.asarray(norms, dtype=np.float64)[rows])
+
+
+def clusters_lost(
+    similarity: np.ndarray, importance: np.ndarray, linkage: str = "average"
+) -> tuple[np.ndarray, np.ndarray]:
+    """At which distance each head loses its cluster to one that matters more, and which of those is most like it.
+
+    Args:
+        similarity: [head, head], 1 = the same.
+        importance: [head]; the larger stays, of equals the first.
+        linkage: `average` or `complete`.
+
+    Returns:
+        distances [head] (the overall winner: one more than the largest) and, per head, the index of the most
+        similar head in the cluster it lost to that matters more (its own for the winner).
+
+    >>> similar = np.array([[1.0, 0.9, 0.1], [0.9, 1.0, 0.2], [0.1, 0.2, 1.0]])
+    >>> distances, rivals = clusters_lost(similar, np.array([1.0, 2.0, 3.0]))
+    >>> distances.round(2), rivals
+    (array([0.1 , 0.85, 1.85]), array([1, 2, 2]))
+    """
+    from scipy.cluster.hierarchy import linkage as merge
+    from scipy.spatial.distance import squareform
+
+    count = len(importance)
+    distances, rivals = np.zeros(count), np.arange(count)
+    if count < 2:
+        return distances + 1.0, rivals
+    apart = np.clip(1 - (similarity + similarity.T) / 2, 0, None)
+    np.fill_diagonal(apart, 0.0)
+    members = {index: [index] for index in range(count)}
+    best = {index: index for index in range(count)}
+    for step, (left, right, height, _) in enumerate(merge(squareform(apart, checks=False), method=linkage)):
+        sides = (int(left), int(right))
+        winner, loser = sorted(sides, key=lambda side: (-importance[best[side]], best[side]))
+        lost = best[loser]
+        distances[lost] = height
+        stronger = [head for head in members[winner] if importance[head] >= importance[lost]]
+        rivals[lost] = max(stronger, key=lambda head: similarity[lost, head])
+        members[count + step] = members.pop(winner) + members.pop(loser)
+        best[count + step] = best[winner]
+    final = best[2 * count - 2]
+    distances[final] = 1 + distances.max()
+    return distances, rivals
