@@ -1,0 +1,14 @@
+"""What every test starts from: no network, one thread, quiet libraries."""
+
+import os
+
+os.environ.setdefault("HF_HUB_OFFLINE", "1")
+os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
+
+import torch
+import transformers
+
+torch.set_num_threads(1)
+transformers.logging.set_verbosity_error()
+transformers.logging.disable_progress_bar()
