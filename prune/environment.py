@@ -1,0 +1,43 @@
+"""Environment: with what a run was made, so that it can be made again."""
+
+from __future__ import annotations
+
+import datetime
+import os
+import platform
+import sys
+from importlib.metadata import PackageNotFoundError, version
+from typing import Any
+
+_PACKAGES = ("headwise", "torch", "transformers", "datasets", "scikit-learn", "scipy", "numpy", "tokenizers", "safetensors")
+
+
+def environment(*, seed: int, model: dict[str, Any], texts: dict[str, Any]) -> dict[str, Any]:
+    """Versions, machine, threads, seed, command, model and texts, as `environment.json` keeps them.
+
+    >>> environment(seed=3, model={}, texts={})["seed"]
+    3
+    """
+    import torch
+
+    gpu = torch.cuda.get_device_name() if torch.cuda.is_available() else None
+    return {
+        "schema": 1, "headwise": _version("headwise"), "started": now(), "seed": seed,
+        "command": [os.path.basename(sys.argv[0]), *sys.argv[1:]],  # noqa: PTH119 - a name, not a path
+        "versions": {"python": platform.python_version(), **{name: _version(name) for name in _PACKAGES}},
+        "machine": {"system": platform.platform(), "processor": platform.machine(), "cores": os.cpu_count(),
+                    "threads": torch.get_num_threads(), "gpu": gpu},
+        "model": model, "texts": texts,
+    }  # fmt: skip
+
+
+def now() -> str:
+    """The time in UTC, to the second, in ISO 8601."""
+    return datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def _version(package: str) -> str:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return "not installed"

