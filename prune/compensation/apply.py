@@ -1,0 +1,93 @@
+"""Apply: work out every site's new projection, then write them all, and say what it brought."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import reduce
+from operator import add
+from typing import Any
+
+import numpy as np
+
+from headwise.analysis.sites import Site
+from headwise.prune.importance.calibration import Calibration
+from headwise.prune.selection.blocks import blocks_of
+
+#: From weight, moments of the fitting texts, removed columns and "has a bias": new weight and what the bias gains.
+Rule = Callable[[np.ndarray, Any, np.ndarray, bool], tuple[np.ndarray, np.ndarray]]
+
+
+def apply(calibration: Calibration, remove: Mapping[str, Sequence[int]], rule: Rule, weight: str) -> dict[str, Any]:
+    """Repair the output projection of every site that loses heads, in place, before the cut.
+
+    Only columns of heads that stay, and the bias, are written, and only where something was lost. All new
+    weights are worked out before the first is written.
+
+    Args:
+        calibration: model, sites and texts; the model changes.
+        remove: original indices by site; heads that are gone already are passed over.
+        rule: what to do with one projection.
+        weight: `gradient` or `none`, how tokens count in the moments.
+
+    Returns:
+        `weight`, `measured_on` (texts that took no part in the fit, or the same texts if there are too few)
+        and `sites`: per site the relative error of the block's output before and after.
+    """
+    lost = {
+        block: [head for head in remove.get(block.name, ()) if head in block.kept]
+        for block in blocks_of(calibration.sites).values()
+    }
+    if not any(lost.values()):
+        return {"weight": weight, "measured_on": "nothing", "sites": {}}
+    found = calibration.moments(weight)
+    fitted = {}
+    measured_on = "held-out"
+    for block, heads in lost.items():
+        if heads:
+            fit = reduce(add, [found.fit[site.name] for site in block.sites])
+            held = reduce(add, [found.held[site.name] for site in block.sites])
+            if not float(fit.weight) or not float(held.weight):
+                fit = held = fit + held
+                measured_on = "fit"
+            fitted[block] = _fit(calibration.model, block.sites[0], heads, rule, fit, held)
+    report = {}
+    for block, (new, moved, errors) in fitted.items():
+        _write(calibration.model, block.sites[0], lost[block], new, moved)
+        report.update({site.name: errors for site in block.sites})
+    ordered = {name: report[name] for name in calibration.sites if name in report}
+    return {"weight": weight, "measured_on": measured_on, "sites": ordered}
+
+
+def _fit(
+    model: Any, site: Site, heads: list[int], rule: Rule, fit: Any, held: Any
+) -> tuple[np.ndarray, np.ndarray, dict[str, float]]:
+    from headwise.analysis.projections import output_bias, output_weight
+    from headwise.prune.compensation.repair import relative_error
+
+    weight = output_weight(model, site).double().cpu().numpy()
+    gone = _columns(site, heads)
+    new, moved = rule(weight, fit, gone, output_bias(model, site) is not None)
+    second, mean = held.matrix(centred=False), held.mean()
+    before = relative_error(weight, weight, gone, np.zeros(len(weight)), second, mean)
+    after = relative_error(weight, new, gone, moved, second, mean)
+    return new, moved, {"error_before": before, "error_after": after}
+
+
+def _write(model: Any, site: Site, heads: list[int], new: np.ndarray, moved: np.ndarray) -> None:
+    import torch
+
+    from headwise.analysis.projections import output_bias, output_weight
+
+    kept = torch.from_numpy(np.setdiff1d(np.arange(new.shape[1]), _columns(site, heads)))
+    weight, bias = output_weight(model, site), output_bias(model, site)
+    with torch.no_grad():
+        kept = kept.to(weight.device)
+        weight[:, kept] = torch.from_numpy(new).to(weight)[:, kept]
+        if bias is not None:
+            bias += torch.from_numpy(moved).to(bias)
+
+
+def _columns(site: Site, heads: Sequence[int]) -> np.ndarray:
+    """Where the contexts of some heads are at the projection's input, by their place among the heads that exist."""
+    places = np.array([site.kept.index(head) for head in heads])
+    return (places[:, None] * site.head_dim + np.arange(site.head_dim)).ravel()

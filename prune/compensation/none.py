@@ -1,0 +1,28 @@
+"""None: the heads go, the rest stays as it is."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar, Literal
+
+from pydantic import BaseModel, ConfigDict
+
+from headwise.prune.importance.calibration import Calibration
+
+
+class NoCompensation(BaseModel):
+    """Change nothing.
+
+    >>> NoCompensation().repair(Calibration(None, {}, None), {})
+    {'kind': 'none', 'sites': {}}
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+    #: Forward-backward passes over the calibration texts.
+    passes: ClassVar[float] = 0.0
+
+    kind: Literal["none"] = "none"
+
+    def repair(self, calibration: Calibration, remove: Mapping[str, Sequence[int]]) -> dict[str, Any]:
+        """An empty report: no site was changed."""
+        return {"kind": self.kind, "sites": {}}

@@ -1,0 +1,55 @@
+"""Reconstruction: the kept heads stand in for the removed ones, by least squares."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar, Literal
+
+import numpy as np
+from pydantic import BaseModel, ConfigDict, Field
+
+from headwise.prune.compensation.apply import apply
+from headwise.prune.importance.calibration import Calibration
+
+
+class Reconstruct(BaseModel):
+    """The output projection that comes closest to the dense block's output, in closed form, no training.
+
+    Least squares on the calibration texts with a small ridge towards the weights as they are. Where the
+    projection has a bias, contexts are centred and the bias takes what is left of the mean (`bias: auto`);
+    no bias is added to a projection that has none. With `weight: gradient` tokens count by the squared
+    gradient of the loss at the block's output, so that the repair is best where the loss feels it.
+
+    >>> Reconstruct().bias
+    'auto'
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    kind: Literal["reconstruction"] = "reconstruction"
+    weight: Literal["gradient", "none"] = Field("none", description="whether tokens count by the loss's gradient")
+    ridge: float = Field(1e-2, gt=0, le=10, description="added to the diagonal, in units of its mean")
+    bias: Literal["auto", "never"] = Field("auto", description="`auto` refits the bias where there is one")
+    #: Forward-backward passes over the calibration texts (none more if the score made the same pass).
+    passes: ClassVar[float] = 1.0
+
+    def repair(self, calibration: Calibration, remove: Mapping[str, Sequence[int]]) -> dict[str, Any]:
+        """Refit the projections and report the relative error per site.
+
+        Raises:
+            BadInput: `weight: gradient` without a task, or a loss without gradient.
+        """
+        return {"kind": self.kind, **apply(calibration, remove, self._refit, self.weight)}
+
+    def _refit(
+        self, weight: np.ndarray, moments: Any, gone: np.ndarray, has_bias: bool
+    ) -> tuple[np.ndarray, np.ndarray]:
+        from headwise.prune.compensation.repair import refitted
+
+        with_bias = has_bias and self.bias == "auto"
+        new = refitted(weight, moments.matrix(centred=with_bias), gone, self.ridge)
+        if not with_bias:
+            return new, np.zeros(len(weight))
+        lost = weight - new
+        lost[:, gone] = weight[:, gone]
+        return new, lost @ moments.mean()
