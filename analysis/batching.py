@@ -20,6 +20,8 @@ from headwise.analysis.texts import Corpus, Text
 _NO_LIMIT = 1_000_000
 #: Label of a position that no loss counts, as torch's cross entropy has it.
 IGNORED = -100
+#: Relative positions, and a head that reads the last token.
+_LEFT_BY_NATURE = frozenset({"xlnet"})
 
 
 @dataclass(frozen=True, eq=False)
@@ -156,15 +158,17 @@ class Batches:
     def _padding(self) -> tuple[bool, bool]:
         """Whether to pad left, and whether positions must then be told.
 
-        Left padding shifts learned positions, so it is used only where positions can be told or where the
-        model counts them from the ids; everywhere else a forward pass is the same padded right.
+        Left padding shifts learned positions and puts padding where a head looks for the first token. So it is
+        used where it is meant to be, in causal models that can be told positions; everywhere else a forward
+        pass is the same, or only right, padded right.
         """
         left = getattr(self.tokenizer, "padding_side", "right") == "left"
         if self.model is None or not left:
             return left, False
-        if any(_counts_positions_itself(module) for module in self.model.modules()):
+        if getattr(self.model.config, "model_type", "") in _LEFT_BY_NATURE:
             return True, False
-        told = self._accepted is not None and "position_ids" in self._accepted and not self._is_pair
+        causal = any(getattr(module, "is_causal", False) is True for module in self.model.modules())
+        told = causal and not self._is_pair and "position_ids" in (self._accepted or ())
         return told, told
 
     def _batch(self, index: Sequence[int]) -> Batch:

@@ -1,0 +1,69 @@
+"""Which output of a classification head a label of the data means."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from headwise.analysis.errors import BadInput
+from headwise.analysis.texts import Label
+
+_GENERIC = re.compile(r"label_\d+")
+
+
+def label_numbers(
+    labels: Sequence[Label],
+    config: Any,
+    label_names: Sequence[str] = (),
+    given: Mapping[str, int | str] | None = None,
+) -> dict[Label, int]:
+    """Output number of every label: by the given map, else by name, else by number.
+
+    Names win over numbers, because checkpoints number their classes as they please (several MNLI models
+    count entailment as 2, the data set as 0). Numbers are used where the model's names say nothing
+    (LABEL_0, …) or the data have nothing but numbers.
+
+    Args:
+        labels: the distinct labels of the data.
+        config: of the model, with `id2label`.
+        label_names: the data's names of the classes in the data's own order, if it has any.
+        given: label of the data (as text) to the model's label, by name or number.
+
+    Raises:
+        BadInput: a label is not one of the model's; the message lists both sides.
+
+    >>> from transformers import BertConfig
+    >>> label_numbers(["pos", "neg"], BertConfig(id2label={0: "NEG", 1: "POS"}))
+    {'pos': 1, 'neg': 0}
+    """
+    names = {int(number): str(name) for number, name in config.id2label.items()}
+    by_name = {_plain(name): number for number, name in names.items()}
+    if all(_GENERIC.fullmatch(_plain(name)) for name in names.values()):
+        by_name.update({_plain(name): i for i, name in enumerate(label_names) if i in names})
+    for label, target in (given or {}).items():
+        number = target if isinstance(target, int) else by_name.get(_plain(target), -1)
+        if number not in names:
+            raise _unknown([target], labels, names)
+        by_name[_plain(label)] = number
+    found: dict[Label, int] = {}
+    for label in labels:
+        number = by_name.get(_plain(label), label if isinstance(label, int) else -1)
+        if number in names:
+            found[label] = int(number)
+    missing = [label for label in labels if label not in found]
+    if missing:
+        raise _unknown(missing, labels, names)
+    return found
+
+
+def _plain(name: object) -> str:
+    return re.sub(r"[\s_-]+", "_", str(name).strip()).casefold()
+
+
+def _unknown(wrong: Sequence[object], labels: Sequence[Label], names: Mapping[int, str]) -> BadInput:
+    return BadInput(
+        f"labels {', '.join(map(repr, wrong))} are not the model's. Labels of the data: "
+        f"{', '.join(map(repr, labels))}; of the model: {', '.join(f'{i} = {n!r}' for i, n in names.items())}. "
+        "Say which is which in the task's `labels`, as {data label: model label or number}."
+    )

@@ -1,0 +1,90 @@
+"""What judging one model gives: a value, and what every single example contributed to it."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from headwise.analysis.batching import Batch
+from headwise.analysis.texts import Corpus, Text
+
+Rows = np.ndarray
+
+
+@dataclass(frozen=True, eq=False)
+class Outcome:
+    """How one model did on a corpus, example by example, in the corpus's order.
+
+    Attributes:
+        kind: of the task.
+        metric: its name, as reports print it.
+        value: of the metric, over all examples.
+        per_example: `[example]`, each example's own score (right or wrong, nats per token, …).
+        higher_is_better: how to read `value` and `per_example`.
+        texts: the examples that were judged.
+        predictions: what the model said of each example.
+        labels: what it should have said; None where the task has no labels.
+        rows: `[example]` or `[example, 2]`, what the metric is computed from.
+        measure: the metric of such rows; None for the mean of `per_example`.
+        probabilities: `[example, class]`, where the model gives a distribution for each example.
+        weights: `[example]`, how much an example counts (its tokens, say).
+        skipped: examples that could not be judged, by reason.
+    """
+
+    kind: str
+    metric: str
+    value: float
+    per_example: np.ndarray
+    higher_is_better: bool
+    texts: Sequence[Text]
+    predictions: Sequence[Any]
+    labels: Sequence[Any] | None = None
+    rows: Rows | None = None
+    measure: Callable[[Rows], float] | None = None
+    probabilities: np.ndarray | None = None
+    weights: np.ndarray | None = None
+    skipped: dict[str, int] = field(default_factory=dict)
+
+    @property
+    def ids(self) -> list[str]:
+        """Content ids of the judged texts: two outcomes compare only if these agree."""
+        return [text.id for text in self.texts]
+
+
+class Fitted(Protocol):
+    """A task made ready on the dense model: it judges the dense and the cut model by the same measure."""
+
+    def losses(self, model: nn.Module, batch: Batch) -> Tensor:
+        """`[batch]`, a loss per example, differentiable and independent of the other examples."""
+        ...
+
+    def judge(self, model: nn.Module, corpus: Corpus) -> Outcome:
+        """The outcome of a model on a corpus."""
+        ...
+
+
+@contextlib.contextmanager
+def judging(model: nn.Module) -> Iterator[None]:
+    """Evaluation mode without gradients inside the block; every module's training flag as before after it.
+
+    >>> layer = nn.Dropout()
+    >>> with judging(layer):
+    ...     layer.training
+    False
+    >>> layer.training
+    True
+    """
+    flags = [(module, module.training) for module in model.modules()]
+    model.eval()
+    try:
+        with torch.inference_mode():
+            yield
+    finally:
+        for module, flag in flags:
+            module.training = flag
