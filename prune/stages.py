@@ -1,0 +1,142 @@
+"""Stages: a run's folder while it is being made – locked, kept for resuming, and whole when it appears."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import shutil
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import IO, Any, Protocol
+
+from headwise.analysis.errors import BadInput
+from headwise.prune.folder import check_free, publish, told
+
+# Files that say what a run is; without anything beyond them there is nothing to resume.
+_BEGINNING = {".lock", "recipe.yaml", "environment.json"}
+
+
+class _Saveable(Protocol):
+    def save(self, folder: Path) -> Any: ...
+
+
+class Stages:
+    """The working folder `<target>.partial`, under a lock, renamed to the target when the block ends well.
+
+    Each stage writes one file or folder, in one step; a stage whose result is there already is not made
+    again. When the block fails, the working folder stays if there is anything worth resuming.
+
+    Args:
+        target: the run's folder.
+        overwrite: replace an existing target (when the new one is whole), and an unfinished one.
+        resume: go on with what an interrupted run left.
+
+    Raises:
+        BadInput: if the target exists, another run works on it, or an unfinished one is there and neither
+            `resume` nor `overwrite` was asked for.
+    """
+
+    def __init__(self, target: Path, *, overwrite: bool = False, resume: bool = False) -> None:
+        self.target, self.overwrite, self.resume = target, overwrite, resume
+        self.work = target.with_name(f"{target.name}.partial")
+        self._lock: IO[str] | None = None
+
+    def __enter__(self) -> Stages:
+        check_free(self.target, overwrite=self.overwrite)
+        with told(self.target):
+            there = self.work.exists()
+            self.work.mkdir(parents=True, exist_ok=True)
+            self._lock = self._locked()
+        if there and not self.resume:
+            if not self.overwrite and self._begun():
+                self._unlock()
+                raise BadInput(
+                    f"{self.work} holds an unfinished run; continue it with --resume, or start afresh with --overwrite"
+                )
+            self._clear()
+        elif self.resume and not there:
+            self._unlock()
+            self.work.rmdir()
+            raise BadInput(f"there is no unfinished run to resume: {self.work} does not exist")
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if kind is None:
+            with told(self.target):
+                (self.work / ".lock").unlink(missing_ok=True)
+                publish(self.work, self.target)
+        elif not self._begun() or (isinstance(error, BadInput) and not self.resume):
+            shutil.rmtree(self.work, ignore_errors=True)
+        self._unlock()
+
+    def text(self, name: str, make: Callable[[], str]) -> str:
+        """A text file of the run; one that an interrupted run left must say the same.
+
+        Raises:
+            BadInput: if the file is there and says something else.
+        """
+        path, made = self.work / name, make()
+        if path.exists() and path.read_text(encoding="utf-8") != made:
+            raise BadInput(
+                f"{path} differs from what is asked now; resume with the same recipe and settings, or --overwrite"
+            )
+        self._write(path, made)
+        return made
+
+    def json(self, name: str, make: Callable[[], Mapping[str, Any]]) -> dict[str, Any]:
+        """A JSON file of the run, made unless it is there."""
+        path = self.work / name
+        if not path.exists():
+            self.replace_json(name, make())
+        found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        return found
+
+    def replace_json(self, name: str, content: Mapping[str, Any]) -> None:
+        """Write a JSON file of the run, in one step, also over an earlier one."""
+        self._write(self.work / name, json.dumps(content, indent=2, default=str, allow_nan=True) + "\n")
+
+    def saved(self, name: str, make: Callable[[], _Saveable], load: Any) -> Any:
+        """A file or folder of the run: what `make` returns is saved there unless it is there; read by `load.load`."""
+        path = self.work / name
+        if not path.exists():
+            made, fresh = make(), self.work / f"{name}.new"
+            shutil.rmtree(fresh, ignore_errors=True)
+            with told(self.target):
+                made.save(fresh)
+                fresh.rename(path)
+        return load.load(path)
+
+    def _write(self, path: Path, content: str) -> None:
+        fresh = path.with_name(f"{path.name}.new")
+        with told(self.target):
+            fresh.write_text(content, encoding="utf-8")
+            fresh.replace(path)
+
+    def _begun(self) -> bool:
+        return any(path.name not in _BEGINNING and not path.name.endswith(".new") for path in self.work.iterdir())
+
+    def _clear(self) -> None:
+        for path in self.work.iterdir():
+            if path.name != ".lock":
+                shutil.rmtree(path) if path.is_dir() else path.unlink()
+
+    def _locked(self) -> IO[str]:
+        lock = (self.work / ".lock").open("a+", encoding="utf-8")
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            lock.close()
+            raise BadInput(f"another run is working on {self.work}; choose another output folder") from error
+        lock.truncate(0)
+        lock.write(f"{os.getpid()}\n")
+        lock.flush()
+        return lock
+
+    def _unlock(self) -> None:
+        if self._lock is not None:
+            self._lock.close()
+            self._lock = None
