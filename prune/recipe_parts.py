@@ -1,0 +1,145 @@
+"""The plain parts of a recipe: which model, which texts, what is measured."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Mapping
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, GetCoreSchemaHandler
+from pydantic_core import PydanticCustomError, core_schema
+
+if TYPE_CHECKING:
+    from headwise.analysis.texts import Corpus
+
+Item = TypeVar("Item", bound=Hashable)
+
+
+class OneOf:
+    """Marks a field that takes one method out of a table of methods, told apart by `kind`.
+
+    The tables (`SCORES`, `TASKS`, …) are the only list of methods there is; the recipe's schema and its
+    messages follow from them.
+    """
+
+    def __init__(self, table: Mapping[str, type[BaseModel]]) -> None:
+        self.table = table
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> core_schema.CoreSchema:
+        choices: dict[Hashable, core_schema.CoreSchema] = {
+            kind: handler.generate_schema(method) for kind, method in self.table.items()
+        }
+        return core_schema.tagged_union_schema(choices, discriminator="kind")
+
+
+def _each_once(items: tuple[Item, ...]) -> tuple[Item, ...]:
+    if not items:
+        raise PydanticCustomError("empty_list", "an empty list says nothing; leave the field out")
+    twice = sorted({str(item) for item in items if items.count(item) > 1})
+    if twice:
+        raise PydanticCustomError("repeated", "{items} more than once; name each once", {"items": ", ".join(twice)})
+    return items
+
+
+Count = Annotated[int, Field(ge=1, le=1_000_000)]
+Counts = Annotated[tuple[Count, ...], AfterValidator(_each_once)]
+Column = Annotated[str, Field(min_length=1, max_length=500)] | Annotated[int, Field(ge=-1, le=1_000_000)]
+Name = Annotated[str, Field(min_length=1, max_length=500)]
+
+
+class Part(BaseModel):
+    """A frozen block of the recipe that knows all its fields."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+
+class Checkpoint(Part):
+    """Which checkpoint is pruned; the command line overrides it."""
+
+    id: Name | None = Field(None, description="hub id or folder; `embedded`: the model of the demo extra")
+    revision: Name | None = Field(None, description="branch, tag or commit of a hub checkpoint")
+    dtype: Literal["auto", "float32", "bfloat16", "float16"] = Field("auto", description="what weights load as")
+
+
+class Texts(Part):
+    """Where texts come from."""
+
+    source: Name = Field("embedded", description="`embedded`, a file (text, CSV, TSV, JSONL, parquet) or a data set")
+    config: Name | None = Field(None, description="a data set's configuration; the source may say it as `name:config`")
+    split: Name | None = Field(None, description="a data set's split")
+    samples: Count | None = Field(None, description="how many are drawn (seeded, by label); all if left out")
+    text: Column | None = Field(None, description="the column of the text, by name or number")
+    pair: Column | None = Field(None, description="the column of the second text, if the task has pairs")
+    label: Column | None = Field(None, description="the column of the label")
+    header: bool | None = Field(None, description="whether a CSV or TSV begins with a header line")
+
+    @property
+    def address(self) -> str:
+        """The source with its configuration, as `read_source` takes it.
+
+        >>> Texts(source="nyu-mll/glue", config="sst2").address
+        'nyu-mll/glue:sst2'
+        """
+        return f"{self.source}:{self.config}" if self.config else self.source
+
+    def read(self) -> Corpus:
+        """All texts of the source; drawing `samples` of them is left to who knows the seed.
+
+        Raises:
+            BadInput: nothing there, not readable, or no such column.
+
+        >>> len(Texts().read()) > 1000
+        True
+        """
+        from headwise.analysis.reading import read_source
+
+        columns = {"text": self.text, "label": self.label, "pair": self.pair}
+        return read_source(self.address, split=self.split, header=self.header, **columns)
+
+
+class Calibration(Texts):
+    """The texts that decide: evidence, scores and repair."""
+
+    samples: Count | None = Field(1024, description="how many are drawn (seeded, by label); null for all")
+
+
+class Evaluation(Texts):
+    """The texts that judge; no part of them may have decided."""
+
+
+class Data(Part):
+    """Texts that decide and texts that judge."""
+
+    calibration: Calibration = Calibration()
+    evaluation: Evaluation | None = Field(
+        None, description="texts that judge; if left out, the calibration's source is split in two"
+    )
+    batch_size: Annotated[int, Field(ge=1, le=65_536)] = Field(32, description="texts a batch")
+    max_length: Annotated[int, Field(ge=2, le=1_000_000)] | None = Field(
+        None, description="tokens a text; longer texts are cut off; the model's own limit if left out"
+    )
+
+
+class Speed(Part):
+    """The grid that speed is measured on."""
+
+    batches: Counts = Field((1, 8), description="texts a batch")
+    lengths: Counts = Field((32, 128), description="tokens a text")
+    rounds: Annotated[int, Field(ge=3, le=10_000)] = Field(30, description="paired rounds in each cell of the grid")
+
+
+class Limits(Part):
+    """What the run must reach; broken: the run is written and marked, exit code 3."""
+
+    drop: Annotated[float, Field(ge=0)] | None = Field(
+        None, description="the largest drop in the task's metric that the data may leave possible"
+    )
+    speedup: Annotated[float, Field(gt=0)] | None = Field(None, description="the least speed-up: dense time / cut time")
+
+
+class NoRecovery(Part):
+    """Nothing is trained after the cut."""
+
+    kind: Literal["none"] = "none"
+
+
+RECOVERIES: Mapping[str, type[BaseModel]] = {"none": NoRecovery}
