@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -19,71 +18,13 @@ from headwise.analysis.batching import Batch
 from headwise.analysis.errors import BadInput
 from headwise.analysis.gates import at_projections, never_called
 from headwise.analysis.progress import track
+from headwise.analysis.projections import output_weight
 from headwise.analysis.sites import Site
+from headwise.prune.importance.collected import Collected, GateSums
 from headwise.prune.importance.moments import Moments
 
 #: One text in eight checks the repair that the others were fitted on, chosen by its content.
 HELD_OUT = 8
-
-
-@dataclass
-class GateSums:
-    """Sums of the loss's gradient at a site's gates; axes are the heads that exist (`site.kept`).
-
-    Attributes:
-        absolute: sum over examples of the absolute gradient.
-        outer: sum over examples of the gradients' outer product.
-        per_token: sum over tokens of the absolute token gradient.
-        per_batch: sum over batches of the absolute gradient of the batch's summed loss.
-        tokens: how many tokens were seen.
-    """
-
-    absolute: Float[Tensor, " head"]
-    outer: Float[Tensor, "head head"]
-    per_token: Float[Tensor, " head"]
-    per_batch: Float[Tensor, " head"]
-    tokens: int = 0
-
-    def add(self, products: Float[Tensor, "batch query head"], valid: Bool[Tensor, "batch query"]) -> None:
-        """Count a batch in.
-
-        Args:
-            products: inner products of context and context gradient.
-            valid: False where padded.
-
-        >>> sums = GateSums(torch.zeros(1), torch.zeros(1, 1), torch.zeros(1), torch.zeros(1))
-        >>> sums.add(torch.tensor([[[1.0], [-3.0]]]), torch.tensor([[True, True]]))
-        >>> sums.absolute.item(), sums.per_token.item()
-        (2.0, 4.0)
-        """
-        products = products * valid.unsqueeze(-1)
-        gradients = products.sum(1).to(self.absolute)
-        self.absolute += gradients.abs().sum(0)
-        self.outer += gradients.T @ gradients
-        self.per_token += products.abs().sum((0, 1)).to(self.per_token)
-        self.per_batch += gradients.sum(0).abs()
-        self.tokens += int(valid.sum())
-
-
-@dataclass
-class Collected:
-    """What one pass over the calibration texts leaves behind.
-
-    Attributes:
-        examples: how many texts were seen.
-        gates: gradient sums by site (empty if nothing was differentiated).
-        slopes: sum over tokens of the outer product of the loss gradient at the projection's output, by site.
-        fit: moments of the contexts of seven texts in eight, by site.
-        held: moments of the others, by site.
-        weighted: whether a token counts with the squared norm of the loss gradient at the output.
-    """
-
-    examples: int = 0
-    gates: dict[str, GateSums] = field(default_factory=dict)
-    slopes: dict[str, Float[Tensor, "out out"]] = field(default_factory=dict)
-    fit: dict[str, Moments] = field(default_factory=dict)
-    held: dict[str, Moments] = field(default_factory=dict)
-    weighted: bool = False
 
 
 def collect(
@@ -101,8 +42,8 @@ def collect(
         model: dense or cut.
         sites: the sites to watch.
         batches: calibration texts.
-        task: its `losses(model, batch)` gives a differentiable loss per example; None for a forward pass
-            alone (unweighted moments, no gradients).
+        task: its `losses(model, batch)` gives a differentiable loss per text, no text's loss depending on
+            another text; None for a forward pass alone (unweighted moments, no gradients).
         moments: whether moments of contexts (and of output gradients) are wanted.
         label: what the progress bar says.
 
@@ -119,7 +60,8 @@ def collect(
     found = Collected(weighted=task is not None)
     with frozen(model), torch.set_grad_enabled(task is not None):
         for batch in track(batches, label=label):
-            _pass(model, sites, batch, task, found, moments)
+            _Pass(model, sites, batch, found, moments).run(task)
+            found.examples += len(batch.texts)
     if not found.examples:
         raise BadInput("calibration: there are no texts; give at least one")
     if task is not None and not any(bool(sums.absolute.any()) for sums in found.gates.values()):
@@ -127,57 +69,134 @@ def collect(
             "the task's loss has no gradient at any head (a divergence from the model's own predictions has "
             "none at the dense model); use a task with labels, or score magnitude, ablation or redundancy"
         )
+    found.complete({name: _empty(model, site, moments) for name, site in sites.items()})
     return found
 
 
-def _pass(
-    model: nn.Module,
-    sites: Mapping[str, Site],
-    batch: Batch,
-    task: Any,
-    found: Collected,
-    moments: bool,
-) -> None:
-    """One batch forward and, with a task, backward."""
-    held = torch.tensor([int(text.id[:8], 16) % HELD_OUT == 0 for text in batch.texts])
-    leaves: list[Tensor] = []
-    running: dict[str, list[tuple[Site, Tensor]]] = {site.output: [] for site in sites.values()}
+def _empty(model: nn.Module, site: Site, moments: bool) -> tuple[GateSums, Moments | None, Tensor]:
+    weight = output_weight(model, site)
+    out, columns = weight.shape
+    gates = GateSums.zeros(columns // site.head_dim, weight.device)
+    slopes = Moments.zeros(out, weight.device).second
+    return gates, Moments.zeros(columns, weight.device) if moments else None, slopes
 
-    def entered(site: Site, context: Tensor) -> Tensor | None:
-        valid = valid_queries(batch, site, context)
-        if task is None:
-            _count(found, site, context, valid, held, None)
-            return None
+
+class _Pass:
+    """One batch forward and, with a task, backward.
+
+    A task may call the model more than once (both sides of a pair): a text's gradient is the sum over calls.
+    """
+
+    def __init__(
+        self, model: nn.Module, sites: Mapping[str, Site], batch: Batch, found: Collected, moments: bool
+    ) -> None:
+        self.model, self.sites, self.batch, self.found, self.moments = model, sites, batch, found, moments
+        self.held = torch.tensor([int(text.id[:8], 16) % HELD_OUT == 0 for text in batch.texts])
+        self.leaves: list[Tensor] = []
+        self.running: dict[str, list[tuple[Site, Tensor, Tensor]]] = {site.output: [] for site in sites.values()}
+        self.gradients: dict[str, Tensor] = {}
+        self.per_token: dict[str, Tensor] = {}
+        self.tokens: dict[str, int] = {}
+        self.masks: dict[str, Tensor] = {}
+
+    def run(self, task: Any) -> None:
+        with contextlib.ExitStack() as stack:
+            for handle in self._mask_watches():
+                stack.callback(handle.remove)
+            stack.enter_context(at_projections(self.model, self.sites, self._see if task is None else self._enter))
+            if task is None:
+                self.model(**self.batch.inputs)
+                return
+            for path in self.running:
+                handle = self.model.get_submodule(path).register_forward_hook(self._leave(path))
+                stack.callback(handle.remove)
+            losses = task.losses(self.model, self.batch)
+            _check(losses, self.batch)
+            # Texts do not influence one another: the gradient of the sum holds every text's own gradient.
+            torch.autograd.grad(losses.sum(), self.leaves, allow_unused=True)
+        for name, gradients in self.gradients.items():
+            if name not in self.found.gates:
+                self.found.gates[name] = GateSums.zeros(gradients.shape[-1], gradients.device)
+            self.found.gates[name].add(gradients, self.per_token[name], self.tokens[name])
+
+    def _see(self, site: Site, context: Tensor) -> None:
+        valid = self._valid(site, context)
+        self.found.add_contexts(site, _rows(context, valid), valid, self.held)
+
+    def _enter(self, site: Site, context: Tensor) -> Tensor:
         if not context.requires_grad:
             # Nothing before the first site has a gradient when weights are frozen: its context is a leaf.
             context = context.detach().requires_grad_()
-            leaves.append(context)
-        context.register_hook(lambda slope: _count_gates(found, site, context.detach(), slope, valid))
-        running[site.output].append((site, context))
+            self.leaves.append(context)
+        valid, seen = self._valid(site, context), context.detach()
+        context.register_hook(lambda slope: self._gates(site, seen, slope, valid))
+        self.running[site.output].append((site, seen, valid))
         return context
 
-    def left(path: str) -> Any:
+    def _leave(self, path: str) -> Any:
         def hook(_module: nn.Module, _args: Any, output: Tensor) -> None:
             # Of a shared module perhaps only some calls are watched.
-            if moments and running[path]:
-                site, context = running[path].pop()
-                valid = valid_queries(batch, site, context)
-                output.register_hook(lambda slope: _count(found, site, context.detach(), valid, held, slope))
+            if not self.running[path]:
+                return
+            site, context, valid = self.running[path].pop()
+            if self.moments:
+                output.register_hook(
+                    lambda slope: self.found.add_contexts(
+                        site, _rows(context, valid), valid, self.held, _rows(slope, valid)
+                    )
+                )
 
         return hook
 
-    with contextlib.ExitStack() as stack:
-        stack.enter_context(at_projections(model, sites, entered))
-        for path in running if task is not None else ():
-            stack.enter_context(_removed(model.get_submodule(path).register_forward_hook(left(path))))
-        if task is None:
-            model(**batch.inputs)
-        else:
-            _backward(task.losses(model, batch), leaves, batch)
-    found.examples += len(batch.texts)
+    def _gates(self, site: Site, context: Tensor, slope: Tensor, valid: Tensor) -> None:
+        products = _rows(context, valid) * _rows(slope, valid)
+        heads = products.reshape(*valid.shape, -1, site.head_dim).sum(-1) * valid.unsqueeze(-1)
+        name = site.name
+        self.gradients[name] = self.gradients.get(name, 0) + heads.sum(1)
+        self.per_token[name] = self.per_token.get(name, 0) + heads.abs().sum((0, 1))
+        self.tokens[name] = self.tokens.get(name, 0) + int(valid.sum())
+
+    def _mask_watches(self) -> list[Any]:
+        """Hooks that note the padding of each call: a task may call the model with other texts than the batch's."""
+
+        def note(module: nn.Module, _args: Any, inputs: dict[str, Any]) -> None:
+            if module is self.model:
+                self.masks = {}
+            named = {"": "attention_mask", "decoder": "decoder_attention_mask"}
+            found = {stream: inputs.get(name) for stream, name in named.items()}
+            masks = {stream: mask for stream, mask in found.items() if isinstance(mask, Tensor) and mask.ndim == 2}
+            self.masks.update({stream: mask.bool() for stream, mask in masks.items()})
+
+        doors = [self.model]
+        if getattr(getattr(self.model, "config", None), "is_encoder_decoder", False):
+            doors.append(self.model.get_encoder())  # type: ignore[operator]
+        elif isinstance(getattr(self.model, "base_model", None), nn.Module):
+            doors.append(self.model.base_model)  # type: ignore[arg-type]
+        unique = {id(door): door for door in doors}.values()
+        return [door.register_forward_pre_hook(note, with_kwargs=True) for door in unique]
+
+    def _valid(self, site: Site, context: Tensor) -> Bool[Tensor, "batch query"]:
+        """Which rows of a site's context are real tokens.
+
+        Streams without tokens (image patches) and lengths that the tokens do not have (pooling) have no padding.
+        """
+        rows = len(self.batch.texts)
+        if (context.ndim > 2 and context.shape[0] != rows) or context.shape[:-1].numel() % rows:
+            raise BadInput(
+                f"site {site.name}: contexts of shape {tuple(context.shape)} for {rows} texts: a task's losses must "
+                "call the model with one row per text"
+            )
+        queries = context.shape[:-1].numel() // rows
+        stream = "decoder" if site.stack == "decoder" and "decoder" in self.batch.tokens else ""
+        tokens = self.batch.tokens.get(stream)
+        known = [self.masks.get(stream), None if tokens is None else tokens.valid]
+        for mask in known:
+            if mask is not None and mask.shape == (rows, queries):
+                return mask.to(context.device)
+        return torch.ones(rows, queries, dtype=torch.bool, device=context.device)
 
 
-def _backward(losses: Tensor, leaves: list[Tensor], batch: Batch) -> None:
+def _check(losses: Tensor, batch: Batch) -> None:
     if losses.shape != (len(batch.texts),):
         raise BadInput(
             f"the task's losses: got shape {tuple(losses.shape)}, expected one per text [{len(batch.texts)}]"
@@ -187,59 +206,12 @@ def _backward(losses: Tensor, leaves: list[Tensor], batch: Batch) -> None:
     if not bool(torch.isfinite(losses).all()):
         worst = batch.texts[int((~torch.isfinite(losses)).nonzero()[0])]
         raise BadInput(f"the task's loss is not finite for the text {worst.text!r:.80}; leave it out or use float32")
-    # Examples do not influence one another, so the gradient of the sum holds every example's own gradient.
-    torch.autograd.grad(losses.sum(), leaves, allow_unused=True)
 
 
-def _count_gates(found: Collected, site: Site, context: Tensor, slope: Tensor, valid: Tensor) -> None:
-    products = _wide(context) * _wide(slope)
-    heads = products.reshape(*valid.shape, -1, site.head_dim).sum(-1)
-    if site.name not in found.gates:
-        zeros = Moments.zeros(heads.shape[-1], heads.device)
-        found.gates[site.name] = GateSums(zeros.first, zeros.second, zeros.first.clone(), zeros.first.clone())
-    found.gates[site.name].add(heads, valid)
-
-
-def _count(found: Collected, site: Site, context: Tensor, valid: Tensor, held: Tensor, slope: Tensor | None) -> None:
-    """Add a batch's contexts to the moments, weighted by the squared gradient norm if there is one."""
-    context = _wide(context).reshape(*valid.shape, -1)
-    for sums, rows in ((found.fit, ~held), (found.held, held)):
-        if site.name not in sums:
-            sums[site.name] = Moments.zeros(context.shape[-1], context.device)
-        chosen = valid & rows.to(valid.device).unsqueeze(-1)
-        weights = None if slope is None else _wide(slope).reshape(*valid.shape, -1)[chosen].square().sum(-1)
-        sums[site.name].add(context[chosen], weights)
-    if slope is not None:
-        slopes = _wide(slope).reshape(*valid.shape, -1)[valid]
-        if site.name not in found.slopes:
-            found.slopes[site.name] = Moments.zeros(slopes.shape[-1], slopes.device).second
-        found.slopes[site.name] += (slopes.T @ slopes).to(found.slopes[site.name])
-
-
-def valid_queries(batch: Batch, site: Site, context: Tensor) -> Bool[Tensor, "batch query"]:
-    """Which rows of a site's context are real tokens.
-
-    Streams without tokens (image patches) and lengths that the tokens do not have (pooling) have no padding.
-    """
-    rows = len(batch.texts)
-    tokens = batch.tokens.get("decoder" if site.stack == "decoder" else "") or batch.tokens.get("")
-    queries = context.numel() // context.shape[-1] // rows
-    if tokens is not None and tokens.valid.shape == (rows, queries):
-        return tokens.valid.to(context.device)
-    return torch.ones(rows, queries, dtype=torch.bool, device=context.device)
-
-
-def _wide(tensor: Tensor) -> Tensor:
-    """At least float32: half precision overflows in squares and loses small terms in sums."""
-    return tensor if tensor.dtype == torch.float64 else tensor.float()
-
-
-@contextlib.contextmanager
-def _removed(handle: Any) -> Iterator[None]:
-    try:
-        yield
-    finally:
-        handle.remove()
+def _rows(tensor: Tensor, valid: Tensor) -> Float[Tensor, "batch query column"]:
+    """By text and token, and at least float32: half precision overflows in squares and loses terms in sums."""
+    wide = tensor if tensor.dtype == torch.float64 else tensor.float()
+    return wide.reshape(*valid.shape, -1)
 
 
 @contextlib.contextmanager

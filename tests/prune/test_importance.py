@@ -219,6 +219,78 @@ def test_looking_changes_nothing_also_when_the_loss_fails():
     assert state() == before
 
 
+class Halves:
+    """A loss over two calls of the model, one per half of the text, each with padding of its own."""
+
+    def losses(self, model, batch):
+        halves = [
+            [row[: len(row) // 2] for row in self.rows(batch)],
+            [row[len(row) // 2 :] for row in self.rows(batch)],
+        ]
+        left, right = (self.states(model, rows) for rows in halves)
+        return (left * right).sum(-1)
+
+    def rows(self, batch):
+        return [[int(word) for word in text.text.split()] for text in batch.texts]
+
+    def states(self, model, rows):
+        width = max(map(len, rows))
+        ids = torch.tensor([row + [0] * (width - len(row)) for row in rows])
+        valid = torch.tensor([[1] * len(row) + [0] * (width - len(row)) for row in rows])
+        states = model.bert(input_ids=ids, attention_mask=valid).last_hidden_state
+        return (states * valid.unsqueeze(-1)).sum(1)
+
+
+def test_a_text_that_passes_twice_has_one_gradient():
+    model = made("bert")
+    sites = find_sites(model)
+    rows = []
+    for batch in batched(1):
+        gates = {n: torch.ones(s.heads, dtype=torch.float64, requires_grad=True) for n, s in sites.items()}
+        with gated(model, gates=gates):
+            Halves().losses(model, batch).sum().backward()
+        rows.append(torch.cat([gate.grad for gate in gates.values()]).numpy())
+    for size in (1, 5):
+        found = Gradient().score(Calibration(model, sites, batched(size), Halves()))
+        np.testing.assert_allclose(flat(found), np.abs(rows).mean(0), rtol=1e-9)
+    costs = [
+        Reconstruction().score(Calibration(model, sites, batched(size), Halves())).costs.start(blocks(model)["0"])
+        for size in (1, 5)
+    ]
+    np.testing.assert_allclose(costs[0].costs([(1,)]), costs[1].costs([(1,)]), rtol=1e-7)
+
+
+def test_heads_that_the_loss_does_not_run_through_are_worth_nothing():
+    model = made("bert")
+    first = SimpleNamespace(
+        losses=lambda model, batch: model.bert.encoder.layer[0](model.bert.embeddings(batch.inputs["input_ids"])).sum(
+            (1, 2)
+        )
+    )
+    context = Calibration(model, find_sites(model), batched(1), first)
+    for score in (Gradient(), Fisher(), Reconstruction(), Gradient(variant="per-token")):
+        found = score.score(context)
+        assert min(found["0"]) >= 0
+        if score.kind != "reconstruction":
+            assert (found["1"] == 0).all()
+            assert found["0"].max() > 0
+
+
+def test_more_rows_than_texts_are_refused():
+    doubled = SimpleNamespace(
+        losses=lambda model, batch: model(batch.inputs["input_ids"].repeat(2, 1)).logits[: len(batch.texts), 0]
+    )
+    with pytest.raises(BadInput, match="one row per text"):
+        Gradient().score(Calibration(made("bert"), find_sites(made("bert")), batched(), doubled))
+
+
+def test_gradients_without_moments_are_taken_again_with_them():
+    context = calibration(made("bert"))
+    assert not context.gradients().fit
+    assert context.gradients(moments=True).fit
+    assert context.gradients() is context.gradients(moments=True)
+
+
 @pytest.mark.parametrize(
     ("losses", "said"),
     [
