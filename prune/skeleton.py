@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -25,11 +26,19 @@ def skeleton(model: str, *, revision: str | None = None, trust_remote_code: bool
     import torch
 
     config = configuration(model, revision=revision, trust_remote_code=trust_remote_code)
-    with torch.device("meta"):
-        try:
-            return _class_of(config).from_config(config, trust_remote_code=trust_remote_code)
-        except (ValueError, ImportError) as error:
-            raise BadInput(f"{model}: cannot be built from its configuration ({_first_line(error)})") from error
+    record, pruned_by_4 = getattr(config, "headwise", None), getattr(config, "pruned_heads", None) or None
+    try:
+        stock = _class_of(config, record)
+        if record is not None or pruned_by_4:
+            return _cut(stock, config, record, pruned_by_4)
+        with torch.device("meta"):
+            if hasattr(stock, "_from_config"):
+                return stock._from_config(config)
+            return stock.from_config(config, trust_remote_code=trust_remote_code)
+    except BadInput:
+        raise
+    except (ValueError, ImportError, RuntimeError, AttributeError, KeyError, TypeError) as error:
+        raise BadInput(f"{model}: cannot be built from its configuration ({_first_line(error)})") from error
 
 
 def configuration(model: str, *, revision: str | None = None, trust_remote_code: bool = False) -> Any:
@@ -72,24 +81,32 @@ def where_is(model: str) -> str:
     return str(get_model_path())
 
 
-def _class_of(config: Any) -> Any:
+def _class_of(config: Any, record: Mapping[str, Any] | None) -> Any:
     import transformers
 
-    for name in getattr(config, "architectures", None) or ():
+    for name in ((record or {}).get("class"), *(getattr(config, "architectures", None) or ())):
         found = getattr(transformers, str(name), None)
         if isinstance(found, type) and issubclass(found, transformers.PreTrainedModel):
-            return _Stock(found)
+            return found
     return transformers.AutoModel
 
 
-class _Stock:
-    """A model class with the `from_config` of the Auto classes."""
+def _cut(stock: Any, config: Any, record: Any, pruned_by_4: Any) -> Any:
+    """The shapes that a cut checkpoint has: the dense ones, and its recorded edits replayed."""
+    import torch
 
-    def __init__(self, model: Any) -> None:
-        self.model = model
+    from headwise.prune.rederive import fresh_record
+    from headwise.prune.replay import replay
 
-    def from_config(self, config: Any, **_: Any) -> Any:
-        return self.model._from_config(config)
+    if record is None:
+        config.pruned_heads = {}
+    fresh = fresh_record(stock, config, record, pruned_by_4)
+    config.headwise = None
+    with torch.device("meta"):
+        built = stock._from_config(config) if hasattr(stock, "_from_config") else stock.from_config(config)
+        replay(built, fresh["edits"])
+    built.config.headwise = fresh
+    return built
 
 
 def _first_line(error: Exception) -> str:

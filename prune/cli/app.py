@@ -1,0 +1,86 @@
+"""The program `headwise`: its verbs, and how it ends when something goes wrong."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+from typing import Annotated
+
+import typer
+
+from headwise.prune.cli import analyze, demo, heads, prune, recipes, report
+from headwise.prune.cli.faults import explain
+from headwise.prune.cli.terminal import complain
+
+DEBUG = "HEADWISE_DEBUG"
+
+app = typer.Typer(
+    name="headwise",
+    help="Show what every attention head does, remove those that are not needed, measure what it costs.",
+    add_completion=False,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+app.command("analyze")(analyze.analyze)
+app.command("prune")(prune.prune)
+app.command("report")(report.report)
+app.command("heads")(heads.heads)
+app.add_typer(recipes.app, name="recipes")
+app.command("demo")(demo.demo)
+
+
+def _version(asked: bool) -> bool:
+    if asked:
+        from importlib.metadata import version
+
+        typer.echo(f"headwise {version('headwise')}")
+        raise typer.Exit
+    return asked
+
+
+@app.callback()
+def program(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version and leave.")
+    ] = False,
+    debug: Annotated[bool, typer.Option("--debug", help="Show the traceback when something fails.")] = False,
+) -> None:
+    """Show what every attention head does, remove those that are not needed, measure what it costs."""
+    if debug:
+        os.environ[DEBUG] = "1"
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the program and return its exit code.
+
+    0 done, 1 internal fault or failed proof, 2 bad input, 3 limits broken, 130 interrupted.
+
+    >>> main(["recipes", "check", "quickstart"])
+    quickstart: no mistakes
+    0
+    """
+    words = list(sys.argv[1:] if arguments is None else arguments)
+    try:
+        code = app(args=words or ["--help"], prog_name="headwise", standalone_mode=False)
+        sys.stdout.flush()
+    except SystemExit:
+        return 0  # not standalone, typer leaves this way only where the reader has closed the pipe (`| head`)
+    except BrokenPipeError:
+        # The same, seen late. Python would complain once more when it closes stdout.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    except (KeyboardInterrupt, typer.Abort):
+        code = 130
+    except Exception as error:  # the one place where nothing may get through
+        if os.environ.get(DEBUG, "") not in ("", "0"):
+            import traceback
+
+            traceback.print_exc()
+        message, code = explain(error, DEBUG)
+        complain(message)
+        return code
+    if code == 130:
+        complain("interrupted")
+    return code if isinstance(code, int) else 0

@@ -1,0 +1,65 @@
+"""What the program says about an exception, and the exit code that goes with it."""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Iterator
+
+from headwise.analysis.errors import HeadwiseError
+
+_LONGEST = 600
+
+
+def explain(error: Exception, debug: str = "HEADWISE_DEBUG") -> tuple[str, int]:
+    """One message and the exit code.
+
+    >>> from headwise.analysis.errors import BadInput
+    >>> explain(BadInput("no such column"))
+    ('no such column', 2)
+    """
+    full = _disk_full(error)
+    if full:
+        return f"{full}; free some space or give another --output-dir; nothing half-written is left", 2
+    if isinstance(error, HeadwiseError):
+        return str(error), error.exit_code
+    said = getattr(error, "format_message", None)
+    if said is not None:  # usage: the parser's own exceptions, whichever release of it is installed
+        return f"{said()} (see --help)", int(getattr(error, "exit_code", 2))
+    if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError":
+        return "out of memory; lower --batch-size, --max-length, or the recipe's data.batch_size", 2
+    if isinstance(error, OSError):
+        return _about_files(error), 2
+    message = (
+        f"internal fault: {type(error).__name__}: {_short(error)}\nThis is a defect of headwise; "
+        f"run again with {debug}=1 (or `headwise --debug …`) for the traceback, and report it."
+    )
+    return message, 1
+
+
+def _disk_full(error: BaseException) -> str:
+    """What to say if the disk is full, however deep that is wrapped, also in words alone."""
+    for cause in _chain(error):
+        number = getattr(cause, "errno", None)
+        if number in (errno.ENOSPC, errno.EDQUOT) or "No space left on device" in str(cause)[:2000]:
+            name = getattr(cause, "filename", None)
+            return f"the disk is full{f' (writing {name})' if name else ''}"
+    return ""
+
+
+def _chain(error: BaseException | None) -> Iterator[BaseException]:
+    seen: set[int] = set()
+    while error is not None and id(error) not in seen:
+        seen.add(id(error))
+        yield error
+        error = error.__cause__ or error.__context__
+
+
+def _about_files(error: OSError) -> str:
+    if error.strerror and error.filename is not None:
+        return f"{error.filename}: {error.strerror}"
+    return _short(error)
+
+
+def _short(error: Exception) -> str:
+    text = str(error).strip() or type(error).__name__
+    return text if len(text) <= _LONGEST else text[:_LONGEST] + "…"

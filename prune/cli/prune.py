@@ -1,0 +1,160 @@
+"""`headwise prune`: the whole run by a recipe."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from headwise.prune.cli.options import (
+    AsJson,
+    Device,
+    DtypeOption,
+    OutputDir,
+    Overwrite,
+    Quiet,
+    Resume,
+    Revision,
+    Seed,
+    Trust,
+)
+from headwise.prune.cli.terminal import complain, put, put_json, speaking, stdout, table
+
+ModelOrRecipes = Annotated[
+    str | None, typer.Argument(metavar="MODEL", help="Hub id or folder; the recipe's model.id if left out.")
+]
+RecipeOption = Annotated[str, typer.Option("--recipe", "-r", help="A shipped recipe's name, or a file.")]
+Settings = Annotated[
+    list[str] | None,
+    typer.Option("--set", metavar="KEY=VALUE", help="Change the recipe: remove.fraction=0.5."),
+]
+DryRun = Annotated[
+    bool,
+    typer.Option("--dry-run", help="Check the recipe against the model and say what it would take; no weights."),
+]
+
+
+def prune(
+    recipe: RecipeOption,
+    model: ModelOrRecipes = None,
+    settings: Settings = None,
+    dry_run: DryRun = False,
+    revision: Revision = None,
+    dtype: DtypeOption = None,
+    device: Device = None,
+    trust_remote_code: Trust = False,
+    output_dir: OutputDir = None,
+    overwrite: Overwrite = False,
+    resume: Resume = False,
+    seed: Seed = None,
+    as_json: AsJson = False,
+    quiet: Quiet = False,
+) -> None:
+    """Analyse, remove heads by a recipe, prove the cut, measure accuracy and speed before and after, report."""
+    chosen = {
+        "model.id": model,
+        "model.revision": revision,
+        "model.dtype": dtype and dtype.value,
+        "seed": seed,
+    }
+    # The command line's own options come last: they say more than the file and its changes.
+    # JSON is YAML in one line, also for a name with quotes or colons in it.
+    said = [f"{key}={json.dumps(value, ensure_ascii=False)}" for key, value in chosen.items() if value is not None]
+    changes = [*(settings or []), *said]
+    if resume and output_dir is None:
+        raise typer.BadParameter("--resume needs the --output-dir of the interrupted run")
+    if dry_run:
+        _dry_run(recipe, changes, trust_remote_code=trust_remote_code, as_json=as_json, quiet=quiet)
+        return
+    run_recipe(
+        recipe,
+        changes,
+        device=device,
+        trust_remote_code=trust_remote_code,
+        output_dir=output_dir,
+        overwrite=overwrite,
+        resume=resume,
+        as_json=as_json,
+        quiet=quiet,
+    )
+
+
+def run_recipe(
+    recipe: str,
+    changes: Sequence[str],
+    *,
+    device: str | None = None,
+    trust_remote_code: bool = False,
+    output_dir: Path | None = None,
+    overwrite: bool = False,
+    resume: bool = False,
+    as_json: bool = False,
+    quiet: bool = False,
+) -> None:
+    """Run a recipe and print what came of it.
+
+    Raises:
+        typer.Exit: with code 3, if the recipe's limits are broken.
+    """
+    loaded = _load(recipe, changes)
+    with speaking(quiet):
+        from headwise.prune.cli.summary import broken_limits, summary, summary_table
+        from headwise.prune.pipeline import run
+
+        done = run(
+            loaded,
+            output_dir=output_dir,
+            overwrite=overwrite,
+            resume=resume,
+            device=device,
+            trust_remote_code=trust_remote_code,
+        )
+        if as_json:
+            put_json(summary(done.folder))
+        elif not quiet:
+            stdout().print(summary_table(done.folder))
+            put(f"run: {done.folder}")
+            put(f"report: {done.folder / 'report.html'}")
+        broken = broken_limits(done.folder)
+    if broken:
+        complain("limits broken: " + "; ".join(broken) + f"\nThe run is written all the same: {done.folder}")
+        raise typer.Exit(3)
+
+
+def _load(recipe: str, changes: Sequence[str]) -> Any:
+    from headwise.analysis.errors import BadInput
+    from headwise.prune.recipe import Recipe
+
+    loaded = Recipe.load(recipe, changes)
+    if loaded.model.id is None:
+        raise BadInput("no model: give MODEL on the command line, or model.id in the recipe")
+    return loaded
+
+
+def _dry_run(recipe: str, changes: Sequence[str], *, trust_remote_code: bool, as_json: bool, quiet: bool) -> None:
+    loaded = _load(recipe, changes)
+    with speaking(quiet):
+        from headwise.prune.pipeline import dry_run
+
+        found = dry_run(loaded, trust_remote_code=trust_remote_code)
+        if as_json:
+            put_json(found)
+        elif not quiet:
+            stdout().print(table("what the recipe would do", ["", ""], list(_lines(found))))
+
+
+def _lines(found: Mapping[str, Any], above: str = "") -> list[tuple[str, str]]:
+    """(what, value) for every leaf."""
+    lines: list[tuple[str, str]] = []
+    for key, value in found.items():
+        name = f"{above} {key}".strip().replace("_", " ")
+        if isinstance(value, Mapping):
+            lines += _lines(value, name)
+        elif isinstance(value, list | tuple):
+            lines.append((name, ", ".join(map(str, value))))
+        else:
+            lines.append((name, str(value)))
+    return lines
