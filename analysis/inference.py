@@ -115,7 +115,7 @@ def split_half_reliability(
     1.0
     """
     above, below = np.asarray(numerators, np.float64), np.asarray(denominators, np.float64)
-    below = np.broadcast_to(below.reshape(len(below), -1), above.shape)
+    below = np.broadcast_to(below if below.ndim == 2 else below[:, None], above.shape)
     filled = np.flatnonzero((below != 0).any(axis=1))
     if len(filled) < 4:
         return float("nan")

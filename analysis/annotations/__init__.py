@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-from headwise.analysis.annotations.annotated import Annotated, Mention, Span
+from headwise.analysis.annotations.annotated import Annotated, Mention, Span, corpus_of
 from headwise.analysis.annotations.antecedents import Choice, choices, nearest_is_right
 from headwise.analysis.annotations.conll2012 import read_conll2012
 from headwise.analysis.annotations.conllu import read_dependencies
@@ -50,6 +50,7 @@ __all__ = [
     "Span",
     "choices",
     "coreference_set",
+    "corpus_of",
     "covering",
     "nearest_is_right",
     "read_annotations",

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from headwise.analysis.errors import BadInput
+from headwise.analysis.texts import Corpus, Text
 
 Span = tuple[int, int]
+
+#: What a mention can be.
+KINDS = ("pronoun", "proper", "nominal")
 
 #: Personal, possessive and reflexive pronouns of English, as written in texts and word by word in treebanks.
 PRONOUNS = re.compile(
@@ -86,7 +90,12 @@ class Annotated:
             named.append((f"mentions[{i}].span", mention.span))
             if mention.head is not None:
                 named.append((f"mentions[{i}].head", mention.head))
-        found = [f"{where}: {fault}" for where, span in named if (fault := _fault(span, self.text))]
+        kinds = [
+            f"mentions[{i}].kind: got {m.kind!r}, expected {', '.join(KINDS)}"
+            for i, m in enumerate(self.mentions)
+            if m.kind not in ("", *KINDS)
+        ]
+        found = [f"{where}: {fault}" for where, span in named if (fault := _fault(span, self.text))] + kinds
         if self.labels and len(self.labels) != len(self.links):
             found.append(f"labels: got {len(self.labels)}, expected one for each of the {len(self.links)} links")
         return found
@@ -137,6 +146,15 @@ class Annotated:
             tuple(Mention(move(m.span), m.head and move(m.head), m.kind) for m in self.mentions),
             self.skipped,
         )
+
+
+def corpus_of(annotated: Sequence[Annotated], source: str) -> Corpus:
+    """The texts as a corpus whose `links` carry their annotations, ready for batches.
+
+    >>> corpus_of([Annotated("Ann ran.")], "one text").texts[0].links.text
+    'Ann ran.'
+    """
+    return Corpus([Text(one.text, links=one) for one in annotated], source=source)
 
 
 def _fault(span: Span, text: str) -> str:

@@ -229,6 +229,7 @@ def test_reliability_is_high_for_real_differences_and_low_for_noise():
     assert real > 0.97
     assert abs(noise) < 0.5
     assert np.isnan(split_half_reliability(np.ones((3, 5)), np.ones(3)))
+    assert np.isnan(split_half_reliability(np.ones((0, 5)), np.ones((0, 5))))
     assert np.isnan(split_half_reliability(np.ones((8, 5)), np.ones(8)))
 
 

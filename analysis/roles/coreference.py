@@ -1,0 +1,321 @@
+"""Coreference: attention from an anaphor to its antecedent (Clark et al. 2019, antecedent selection).
+
+For every anaphor, the earlier mentions' head words compete: the head is right if the one with the largest
+word-level attention from the anaphor's head word is an antecedent. Special tokens and the anaphor itself take
+no part, nor does what the site cannot see. Ties share the credit.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections import Counter
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from headwise.analysis.annotations.annotated import KINDS, Annotated
+from headwise.analysis.annotations.antecedents import Choice, choices
+from headwise.analysis.annotations.words import covering
+from headwise.analysis.batching import Batch, Tokens
+from headwise.analysis.cells import cells_of
+from headwise.analysis.inference import cell_interval, sign_flip_p, split_half_reliability
+from headwise.analysis.seen import Reducer, Seen, positions_of
+from headwise.analysis.sites import Site
+
+#: Rules that need no understanding; a coreference head has to beat every one of them.
+BASELINES = ("random", "uniform", "nearest", "first", "same_word")
+#: What is summed per cell and head: anaphors, right ones, right ones of each rule, mass on the antecedent
+#: among the candidates, and the same for an indifferent head.
+_SUMS = ("n", "score", *BASELINES, "mass", "even")
+#: Templates are spread over this many cells, so that even a template a text cannot fill the memory.
+_TEMPLATE_CELLS = 1024
+#: Attentions closer than this share are equal: a uniform head must not win by rounding.
+_TIE = 1e-6
+
+
+@dataclass(frozen=True, eq=False)
+class Anaphors:
+    """The anaphors of one batch, aligned with its tokens; candidates are padded to the longest list.
+
+    Attributes:
+        row: the anaphor's text in the batch.
+        pieces: positions of its head word's tokens, padded with the first.
+        share: weight of each piece: 1/(number of pieces), 0 for padding.
+        targets: which tokens stand for each candidate's head word.
+        gold: which candidates are antecedents.
+        same: which candidates are the anaphor's own word again.
+        kind: index of the anaphor's kind in pronoun, proper, nominal.
+    """
+
+    row: Int[Tensor, " item"]
+    pieces: Int[Tensor, "item piece"]
+    share: Float[Tensor, "item piece"]
+    targets: Bool[Tensor, "item candidate key"]
+    gold: Bool[Tensor, "item candidate"]
+    same: Bool[Tensor, "item candidate"]
+    kind: Int[Tensor, " item"]
+
+    def to(self, device: torch.device) -> Anaphors:
+        """The same on another device."""
+        return Anaphors(**{name: value.to(device) for name, value in vars(self).items()})
+
+
+def anaphors_of(batch: Batch, tokens: Tokens) -> tuple[Anaphors | None, Counter[str]]:
+    """The anaphors of a batch whose texts have coreference links, and what was left out, by reason.
+
+    Mentions that truncation cut are left out: as an anaphor with its item, as a candidate with all items it
+    takes part in, since a choice without it would be easier.
+
+    >>> ids, none = torch.tensor([[1]]), torch.zeros(1, 1, 2, dtype=torch.long)
+    >>> from headwise.analysis.texts import Text
+    >>> tokens = Tokens(ids, ids > 0, ids < 0, ids, none)
+    >>> anaphors_of(Batch({}, [Text("a")], {"": tokens}), tokens)
+    (None, Counter({'text without coreference links': 1}))
+    """
+    left: Counter[str] = Counter()
+    found: list[tuple[int, Choice, Tensor, list[Tensor]]] = []
+    for i, text in enumerate(batch.texts):
+        gold = text.links
+        if not isinstance(gold, Annotated) or gold.relation != "coreference":
+            left["text without coreference links"] += 1
+            continue
+        asked, reasons = choices(gold)
+        left.update({reason: count for reason, count in reasons.items() if count})
+        # Offsets count characters of each text of a pair: only the first text's tokens can be meant.
+        first = tokens.valid[i] if tokens.second is None else tokens.valid[i] & ~tokens.second[i]
+        offsets = torch.where(first[:, None], tokens.offsets[i], 0).cpu()
+        words = torch.where(first, tokens.words[i], -1).cpu()
+        masks = {span: covering(span, offsets, words) for c in asked for span in (c.anaphor, *c.candidates)}
+        for choice in asked:
+            mine = masks[choice.anaphor]
+            targets = [mask for span in choice.candidates if (mask := masks[span]) is not None]
+            if mine is None or len(targets) < len(choice.candidates):
+                left["mention cut by truncation"] += 1
+            else:
+                found.append((i, choice, mine, targets))
+    return (_stacked(found) if found else None), left
+
+
+def _stacked(found: list[tuple[int, Choice, Tensor, list[Tensor]]]) -> Anaphors:
+    most = max(len(choice.candidates) for _, choice, _, _ in found)
+    widest = max(int(mine.sum()) for _, _, mine, _ in found)
+    width = len(found[0][2])
+    pieces = torch.zeros(len(found), widest, dtype=torch.long)
+    share = torch.zeros(len(found), widest)
+    targets = torch.zeros(len(found), most, width, dtype=torch.bool)
+    gold, same = torch.zeros(2, len(found), most, dtype=torch.bool)
+    for k, (_, choice, mine, masks) in enumerate(found):
+        at = torch.nonzero(mine).flatten()
+        pieces[k] = at[0]
+        pieces[k, : len(at)] = at
+        share[k, : len(at)] = 1 / len(at)
+        targets[k, : len(masks)] = torch.stack(masks)
+        # Tokens that the anaphor shares with a candidate would let it attend to itself.
+        targets[k] &= ~mine
+        gold[k, : len(masks)] = torch.tensor(choice.gold)
+        same[k, : len(masks)] = torch.tensor(choice.same)
+    row = torch.tensor([i for i, _, _, _ in found])
+    kind = torch.tensor([KINDS.index(choice.kind) for _, choice, _, _ in found])
+    return Anaphors(row, pieces, share, targets, gold, same, kind)
+
+
+def antecedent_scores(
+    maps: Float[Tensor, "batch head query key"],
+    allowed: Bool[Tensor, "batch query key"],
+    items: Anaphors,
+) -> Float[Tensor, "item sums head"]:
+    """What every anaphor adds to the sums of every head; zeros where it cannot be judged.
+
+    In the order n, score, the baselines random, uniform, nearest, first, same_word, then mass and even. An
+    anaphor is not judged where the site sees no antecedent, or nothing else, or the row is broken (not
+    finite, or all zero).
+
+    Args:
+        maps: attention probabilities of one site.
+        allowed: which keys each row could attend to.
+        items: the batch's anaphors.
+
+    >>> one = torch.ones(1, 1, dtype=torch.long)
+    >>> targets = torch.tensor([[[True, False, False], [False, True, False]]])
+    >>> gold = torch.tensor([[True, False]])
+    >>> items = Anaphors(0 * one[0], 2 * one, torch.ones(1, 1), targets, gold, gold & False, 0 * one[0])
+    >>> maps = torch.tensor([[[[1.0, 0, 0], [0.5, 0.5, 0], [0.7, 0.2, 0.1]]]])
+    >>> antecedent_scores(maps, (maps > 0)[:, 0], items)[0, :3, 0].tolist()
+    [1.0, 1.0, 0.5]
+    """
+    rows = maps[items.row[:, None], :, items.pieces]
+    share, targets = items.share.to(maps.dtype), items.targets.to(maps.dtype)
+    attention = torch.einsum("iphk,ip,imk->ihm", rows, share, targets)
+    sound = torch.einsum("iphk,ip->ih", rows, share)
+    seen = allowed[items.row[:, None], items.pieces].to(maps.dtype)
+    uniform = torch.einsum("ipk,ip,imk->im", seen / seen.sum(-1, keepdim=True).clamp(min=1), share, targets)
+    open_to = uniform > 0
+    gold = items.gold & open_to
+    judged = (gold.any(-1) & (open_to & ~gold).any(-1))[:, None]
+    judged = judged & torch.isfinite(sound) & (sound > 0) & torch.isfinite(attention).all(-1)
+    number = torch.arange(gold.shape[1], device=maps.device).to(maps.dtype)
+    rules = {
+        "random": torch.zeros_like(uniform),
+        "uniform": uniform,
+        "nearest": number.expand_as(uniform),
+        "first": -number.expand_as(uniform),
+    }
+    # The latest repetition of the anaphor's own word; with no repetition the rule has no answer.
+    again = items.same & open_to
+    repeats = _credit(torch.where(again, number, -1.0), gold, open_to) * again.any(-1)
+    even = _share_of(uniform, gold, open_to)
+    per_item = [*(_credit(value, gold, open_to) for value in rules.values()), repeats]
+    ours, theirs = gold[:, None], open_to[:, None]
+    mass = _share_of(attention.nan_to_num(), ours, theirs)
+    values = [
+        torch.ones_like(sound),
+        _credit(attention.nan_to_num(), ours, theirs),
+        *(value[:, None].expand_as(sound) for value in per_item),
+        torch.where(mass.isnan(), even[:, None], mass),
+        even[:, None].expand_as(sound),
+    ]
+    return torch.where(judged[:, None], torch.stack(values, dim=1), 0.0)
+
+
+def _credit(preference: Tensor, gold: Tensor, open_to: Tensor) -> Tensor:
+    """Whether the most preferred candidate is right; the share of right ones where several are equal."""
+    best = preference.masked_fill(~open_to, -torch.inf).amax(-1, keepdim=True)
+    tied = open_to & (preference >= best - _TIE * best.abs())
+    return (tied & gold).sum(-1) / tied.sum(-1).clamp(min=1)
+
+
+def _share_of(weight: Tensor, gold: Tensor, open_to: Tensor) -> Tensor:
+    """Right candidates' part of the weight on all candidates; NaN where they have none."""
+    total = (weight * open_to).sum(-1)
+    return (weight * gold).sum(-1) / total.where(total > 0, torch.nan)
+
+
+class Antecedents(Reducer):
+    """Antecedent-selection accuracy of every self-attention head, with its null, interval and baselines.
+
+    Gold comes with the texts: `text.links` is an `Annotated` of relation `coreference`. Sums are kept per
+    cell: a template where the annotation names one, else a text's content hash. Arrays, all `[head]` under
+    `roles/coreference/`, NaN where nothing was judged:
+
+    | array | meaning |
+    |---|---|
+    | `score` | share of anaphors whose most attended candidate is an antecedent |
+    | `random`, `uniform`, `nearest`, `first`, `same_word` | what simple rules score on the same anaphors: any candidate, the one that an indifferent head prefers (most tokens), the last, the first, the last that repeats the word |
+    | `chance` | the best of these rules |
+    | `excess`, `low`, `high` | score − chance, with the interval from resampled cells |
+    | `p` | one-sided; null: the head is no better than at least one of the rules. The largest of the rules' sign-flip p-values over cells (intersection-union test) |
+    | `mass_lift` | attention on the antecedents as a share of that on all candidates, over the same of an indifferent head; 1 = none |
+    | `pronoun`, `proper`, `nominal` | score by the anaphor's kind |
+    | `n` | anaphors judged |
+    | `held_out/score`, `held_out/chance`, `held_out/n` | the same on the templates that were set aside, if any |
+    """  # noqa: E501
+
+    needs = frozenset({"maps"})
+
+    def __init__(self, sites: Mapping[str, Site], held_out: Collection[str] = ()) -> None:
+        """Start with nothing seen.
+
+        Args:
+            sites: the sites of the model.
+            held_out: names of templates that count towards `held_out/…` alone.
+        """
+        self.sites = dict(sites)
+        self.held_out = frozenset(held_out)
+        self.skipped: Counter[str] = Counter()
+        self._at = positions_of(sites)
+        self._heads = sum(site.heads for site in sites.values())
+        self._cells: dict[tuple[bool, str, int], int] = {}
+        self._sums = torch.zeros(0, len(_SUMS), self._heads, dtype=torch.float64)
+        self._kinds = torch.zeros(len(KINDS), 2, self._heads, dtype=torch.float64)
+
+    def update(self, batch: Batch, seen: Mapping[str, Seen]) -> None:
+        """Take in one batch."""
+        aligned: dict[str, Anaphors | None] = {}
+        for name, one in seen.items():
+            stream = one.query_stream
+            if one.site.kind != "self" or stream is None or stream != one.key_stream:
+                continue
+            if stream not in aligned:
+                aligned[stream], left = anaphors_of(batch, batch.tokens[stream])
+                # Streams of one batch hold the same texts: what is left out is counted for the first.
+                self.skipped.update(left if len(aligned) == 1 else {})
+            items = aligned[stream]
+            if items is not None and len(self._at[name]):
+                self._add(batch, name, one, items)
+
+    def _add(self, batch: Batch, name: str, one: Seen, items: Anaphors) -> None:
+        found = antecedent_scores(one.map, one.allowed, items.to(one.map.device)).double().cpu()
+        at = torch.from_numpy(self._at[name])
+        whole = torch.zeros(len(found), len(_SUMS), self._heads, dtype=torch.float64)
+        whole[:, :, at] = found
+        cells = self._cells_of(batch)[items.row]
+        self._sums.index_add_(0, cells, whole)
+        self._kinds.index_add_(0, items.kind, whole[:, :2])
+
+    def _cells_of(self, batch: Batch) -> Int[Tensor, " batch"]:
+        """Where each text's sums go; new cells are made room for."""
+        rows = []
+        for text, cell in zip(batch.texts, cells_of(batch.texts).tolist(), strict=True):
+            template = getattr(text.links, "template", None)
+            if template is None:
+                key = (False, "text", cell)
+            else:
+                digest = hashlib.sha256(template.encode()).digest()
+                number = int.from_bytes(digest[:8], "big") % _TEMPLATE_CELLS
+                key = (template in self.held_out, "template", number)
+            rows.append(self._cells.setdefault(key, len(self._cells)))
+        if len(self._cells) > len(self._sums):
+            room = torch.zeros(2 * len(self._cells), *self._sums.shape[1:], dtype=torch.float64)
+            room[: len(self._sums)] = self._sums
+            self._sums = room
+        return torch.tensor(rows)
+
+    def by_cell(self, held_out: bool = False) -> Float[Any, "cell sums head"]:
+        """The sums of every cell, in an order that does not depend on that of the texts."""
+        keys = [key for key in sorted(self._cells) if key[0] is held_out]
+        table = self._sums.numpy()[[self._cells[key] for key in keys]]
+        return table[table[:, 0].any(axis=1)]
+
+    def reliability(self, seed: int = 0) -> float:
+        """How well the heads' scores on one half of the cells predict those on the other (0 to 1)."""
+        sums = self.by_cell()
+        judged = sums[:, 0].any(axis=0) if len(sums) else np.zeros(self._heads, bool)
+        return float(split_half_reliability(sums[:, 1][:, judged], sums[:, 0][:, judged], seed=seed))
+
+    def result(self) -> dict[str, np.ndarray]:
+        """Named arrays over all heads; see the class."""
+        sums = self.by_cell()
+        total = sums.sum(axis=0)
+        mean = _means(total)
+        found = {name: mean[_SUMS.index(name)] for name in ("score", *BASELINES)}
+        found["chance"] = np.max([found[name] for name in BASELINES], axis=0)
+        interval = cell_interval(sums, _excess, counts=sums[:, 0] > 0)
+        found |= {"excess": interval.value, "low": interval.low, "high": interval.high}
+        differences = np.stack([sums[:, 1] - sums[:, _SUMS.index(name)] for name in BASELINES])
+        differences = np.where(sums[:, 0] > 0, differences, np.nan)
+        found["p"] = np.max([sign_flip_p(difference) for difference in differences], axis=0)
+        found["mass_lift"] = mean[_SUMS.index("mass")] / mean[_SUMS.index("even")]
+        found |= dict(zip(KINDS, (_means(kind[:2])[1] for kind in self._kinds.numpy()), strict=True))
+        found["n"] = total[0]
+        if self.held_out:
+            held = self.by_cell(held_out=True).sum(axis=0)
+            rates = _means(held)
+            best = np.max([rates[_SUMS.index(name)] for name in BASELINES], axis=0)
+            found |= {"held_out/score": rates[1], "held_out/chance": best, "held_out/n": held[0]}
+        return {f"roles/coreference/{name}": np.asarray(value) for name, value in found.items()}
+
+
+def _means(total: np.ndarray) -> np.ndarray:
+    """Every sum over the number of anaphors."""
+    return np.asarray(total / np.where(total[0] > 0, total[0], np.nan))
+
+
+def _excess(totals: np.ndarray) -> np.ndarray:
+    """Score minus the best rule, of resampled totals `[resample, sums, head]`."""
+    best = np.max([totals[:, _SUMS.index(name)] for name in BASELINES], axis=0)
+    return np.asarray((totals[:, 1] - best) / np.where(totals[:, 0] > 0, totals[:, 0], np.nan))
