@@ -13,19 +13,27 @@ from headwise.prune.report.heads import finite
 # A picture of more heads has less than one screen pixel a head and costs megabytes: pairs say more.
 MOST_DRAWN = 1024
 PAIRS = 20
+NAMES = {"pearson": "Pearson correlation of maps", "cosine": "cosine of contexts", "hellinger": "Hellinger affinity"}
 CHANCE = {
-    "pearson": "rows are centred on their own uniform distribution, so independent heads correlate at 0",
-    "cosine": "contexts of unrelated heads have cosine near 0",
-    "hellinger": "0 = the same distribution, 1 = nothing in common",
+    "pearson": "every row is centred on its own uniform distribution, so independent heads correlate at 0",
 }
-# Measures where a small number means alike.
-DISTANCES = frozenset({"hellinger"})
+
+
+def measures(folder: Folder) -> list[str]:
+    """Names of the measures taken, in alphabetical order.
+
+    >>> taken = {"similarity/pearson": np.eye(1), "similarity/pearson_chance": np.zeros((1, 1))}
+    >>> measures(Folder("run", ".", (("0", 0),), taken))
+    ['pearson']
+    """
+    names = (name.partition("/")[2] for name in folder.arrays if name.startswith("similarity/"))
+    return sorted(name for name in names if not name.endswith("_chance"))
 
 
 def main_measure(folder: Folder) -> str:
     """The measure that the page draws: row-centred Pearson correlation if it was taken, or ``."""
-    names = sorted(name.partition("/")[2] for name in folder.arrays if name.startswith("similarity/"))
-    return "pearson" if "pearson" in names else next(iter(n for n in names if n not in DISTANCES), "")
+    names = measures(folder)
+    return "pearson" if "pearson" in names else next(iter(names), "")
 
 
 def similarity_of(folder: Folder, heads: Sequence[Head]) -> Similarity | None:
@@ -35,16 +43,18 @@ def similarity_of(folder: Folder, heads: Sequence[Head]) -> Similarity | None:
     if matrix is None or len(matrix) < 2:
         return None
     drawn = len(matrix) <= MOST_DRAWN
-    order = folder.arrays.get("clusters/order")
+    order, present = (folder.arrays.get(f"clusters/{name}") for name in ("order", "present"))
     linkage = folder.array("clusters/linkage")
-    positions = tuple(range(len(matrix))) if order is None else tuple(int(i) for i in order)
+    everyone = tuple(range(len(matrix)))
+    positions = everyone if order is None else tuple(int(i) for i in order)
     return Similarity(
-        measure=measure,
+        measure=NAMES.get(measure, measure),
         chance=CHANCE.get(measure, ""),
         array=f"evidence/arrays.safetensors: similarity/{measure}",
         heads=len(matrix),
         pairs=strongest_pairs(folder, heads, measure, matrix),
         clusters=clusters_of(heads, positions),
+        present=everyone if present is None else tuple(int(i) for i in present),
         order=positions,
         linkage=() if linkage is None or not drawn else tuple(tuple(row) for row in linkage.tolist()),
         threshold=_threshold(folder),
@@ -53,22 +63,22 @@ def similarity_of(folder: Folder, heads: Sequence[Head]) -> Similarity | None:
     )
 
 
-def strongest_pairs(
-    folder: Folder, heads: Sequence[Head], measure: str, matrix: np.ndarray
-) -> tuple[Pair, ...]:
+def strongest_pairs(folder: Folder, heads: Sequence[Head], measure: str, matrix: np.ndarray) -> tuple[Pair, ...]:
     """The pairs with the largest absolute similarity."""
     rows, columns = np.triu_indices(len(matrix), k=1)
     sizes = np.nan_to_num(np.abs(matrix[rows, columns]), nan=-1.0)
     amount = min(PAIRS, len(sizes))
     top = np.argpartition(-sizes, amount - 1)[:amount]
     top = top[np.lexsort((columns[top], rows[top], -sizes[top]))]
-    names = sorted(name.partition("/")[2] for name in folder.arrays if name.startswith("similarity/"))
-    others = {name: folder.arrays[f"similarity/{name}"] for name in names if name != measure}
+    names = [name for name in measures(folder) if name != measure]
+    others = {NAMES.get(name, name): folder.arrays[f"similarity/{name}"] for name in names}
+    chance = folder.array(f"similarity/{measure}_chance")
     return tuple(
         Pair(
             first=heads[i].label,
             second=heads[j].label,
             value=float(matrix[i, j]),
+            chance=None if chance is None else finite(chance[i, j]),
             others={name: finite(array[i, j]) for name, array in others.items()},
             first_kept=heads[i].kept,
             second_kept=heads[j].kept,
@@ -79,7 +89,12 @@ def strongest_pairs(
 
 
 def clusters_of(heads: Sequence[Head], order: Sequence[int]) -> tuple[Cluster, ...]:
-    """Groups of two or more interchangeable heads, in the order of the tree."""
+    """Groups of two or more interchangeable heads, in the order of the tree.
+
+    >>> heads = [Head("0", i, f"0.{i}", "", 0, cluster=number) for i, number in enumerate((0, 1, 0))]
+    >>> clusters_of(heads, [1, 2, 0])[0].members
+    ('0.2', '0.0')
+    """
     members: dict[int, list[tuple[int, Head]]] = {}
     for position, i in enumerate(order):
         number = heads[i].cluster

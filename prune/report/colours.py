@@ -20,7 +20,7 @@ KNOWN = {
     "self": ("S", "#4a3f9f", "#9b93f0"),
     "window": ("W", "#12806f", "#3fc4ac"),
     "separator": ("X", "#d98a00", "#f2b13c"),
-    "first": ("F", "#a86a1b", "#d9a05b"),
+    "first-token": ("F", "#a86a1b", "#d9a05b"),
     "punctuation": ("U", "#c2568f", "#ec92c0"),
     "coreference": ("C", "#a11d44", "#f0647f"),
     "broad": ("B", "#73802a", "#b4c25a"),
@@ -48,7 +48,7 @@ def role_colours(roles: Iterable[str]) -> dict[str, RoleColour]:
 
     >>> colours = role_colours(["previous", "my role"])
     >>> colours["previous"].letter, colours["my role"].letter, colours["my role"].css
-    ('P', 'M', 'role-1')
+    ('P', 'M', 'role-0')
     """
     found: dict[str, RoleColour] = {}
     names = sorted(set(roles))
@@ -76,7 +76,8 @@ def ramp(ends: tuple[Rgb, Rgb, Rgb], levels: int = 255) -> np.ndarray:
     half = np.linspace(0, 1, levels // 2 + 1)[:, None]
     down = low + (middle - low) * half
     up = middle + (high - middle) * half
-    return np.rint(np.concatenate([down, up[1:]])).astype(np.uint8)
+    colours: np.ndarray = np.rint(np.concatenate([down, up[1:]])).astype(np.uint8)
+    return colours
 
 
 def hexadecimal(colour: np.ndarray) -> str:

@@ -10,6 +10,7 @@ from typing import Any
 from headwise.analysis.errors import BadInput
 from headwise.prune.report.document import SCHEMA
 from headwise.prune.report.folder import Folder, read_folder
+from headwise.prune.report.formats import Number
 from headwise.prune.report.heads import removed_heads, scores_of
 from headwise.prune.report.verdict import significant
 
@@ -33,21 +34,21 @@ class Run:
     removed: int
     metric: str
     higher_is_better: bool
-    dense: float | None
-    cut: float | None
-    cut_low: float | None
-    cut_high: float | None
-    drop: float | None
-    drop_low: float | None
-    drop_high: float | None
-    upper: float | None
-    p: float | None
+    dense: Number
+    cut: Number
+    cut_low: Number
+    cut_high: Number
+    drop: Number
+    drop_low: Number
+    drop_high: Number
+    upper: Number
+    p: Number
     cost_significant: bool
     setting: tuple[int, int] | None
-    ratio: float | None
-    ratio_low: float | None
-    ratio_high: float | None
-    operation_ratio: float | None
+    ratio: Number
+    ratio_low: Number
+    ratio_high: Number
+    operation_ratio: Number
     gain_significant: bool
     parameters: tuple[int, int] | None
     proof_passed: bool | None
@@ -126,7 +127,7 @@ def _run(number: int, folder: Folder, metric: str, setting: tuple[int, int] | No
     cut = accuracy.get("cut") or {}
     low, high = accuracy.get("interval") or (None, None)
     parameters = speed.get("parameters") or {}
-    counts = (parameters.get("dense"), parameters.get("cut"))
+    before, after = parameters.get("dense"), parameters.get("cut")
     return Run(
         number=number,
         name=folder.name,
@@ -152,7 +153,7 @@ def _run(number: int, folder: Folder, metric: str, setting: tuple[int, int] | No
         ratio_high=ratio.get("high"),
         operation_ratio=row.get("operation_ratio"),
         gain_significant=bool(row.get("significant")),
-        parameters=None if None in counts else (int(counts[0]), int(counts[1])),
+        parameters=None if before is None or after is None else (int(before), int(after)),
         proof_passed=bool(folder.proof["passed"]) if "passed" in folder.proof else None,
         plotted=bool(metric) and accuracy.get("metric") == metric and bool(ratio) and cut.get("value") is not None,
     )

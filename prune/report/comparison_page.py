@@ -90,9 +90,9 @@ def _point(run: Run, x: Scale, y: Scale) -> Point:
     )
 
 
-def _across(scale: Scale, value: float) -> float:
+def _across(scale: Scale, value: float | int) -> float:
     return round(LEFT + ACROSS * scale.share(value), 1)
 
 
-def _down(scale: Scale, value: float) -> float:
+def _down(scale: Scale, value: float | int) -> float:
     return round(TOP + DOWN * (1 - scale.share(value)), 1)

@@ -37,7 +37,7 @@ class Limit:
 
     name: str
     allowed: float
-    measured: float | None
+    measured: float | int | None
     kept: bool | None
     words: str
 
@@ -62,7 +62,7 @@ class Head:
         track: which map it is drawn in: `` for a single stack, `encoder.self`, `decoder.cross`, ….
         layer: depth in the stack.
         kept: whether the plan keeps it (always true without a plan).
-        role: the assigned role that stands out most from its chance level, or ``.
+        role: the assigned role that stands furthest above its chance level, or ``.
         roles: every assigned role.
         score: what the plan decided by, high = keep; without a plan the first importance measured.
         rank: 1 = highest score of the model.
@@ -108,11 +108,12 @@ class Stack:
 
 @dataclass(frozen=True)
 class Pair:
-    """Two heads and how alike they are, by the main measure and by the others."""
+    """Two heads and how alike they are, by the main measure and by the others; chance is of the main one."""
 
     first: str
     second: str
     value: float
+    chance: float | None
     others: dict[str, float | None]
     first_kept: bool
     second_kept: bool
@@ -138,9 +139,10 @@ class Similarity:
         measure: name of the main measure.
         chance: what unrelated heads would show.
         array: where the whole matrix is in the run folder.
-        order: head positions in the order of the dendrogram's leaves.
-        linkage: scipy's linkage rows (first, second, distance, size).
-        threshold: the distance at which the tree was cut into groups.
+        present: heads that the tree is made of, as positions in `Report.heads`: leaf i is `present[i]`.
+        order: the same positions in the order of the tree's leaves.
+        linkage: scipy's linkage rows (first, second, distance, size); distance is 1 - similarity.
+        threshold: the mean similarity at which two groups were still joined.
         pairs: the strongest pairs.
         clusters: groups of two or more.
         matrix: the numbers, when the page draws them; not repeated in JSON.
@@ -153,6 +155,7 @@ class Similarity:
     heads: int
     pairs: tuple[Pair, ...]
     clusters: tuple[Cluster, ...] = ()
+    present: tuple[int, ...] = ()
     order: tuple[int, ...] = ()
     linkage: tuple[tuple[float, ...], ...] = ()
     threshold: float | None = None

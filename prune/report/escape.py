@@ -19,19 +19,19 @@ class Verbatim(str):
 
 
 def visible(text: str) -> str:
-    """`text` with its control characters shown instead of obeyed; newlines and tabs stay.
+    r"""`text` with its control characters shown instead of obeyed; newlines and tabs stay.
 
-    >>> visible("red: \\x1b[31m")
+    >>> visible("red: \x1b[31m")
     'red: ␛[31m'
     """
     return _CONTROLS.sub(_shown, text)
 
 
 def markdown(text: str) -> str:
-    """`text` on one line, as Markdown that shows exactly that text.
+    r"""`text` on one line, as Markdown that shows exactly that text.
 
     >>> markdown("a|b <i> *c*")
-    'a\\\\|b &lt;i&gt; \\\\*c\\\\*'
+    'a\\|b &lt;i&gt; \\*c\\*'
     """
     line = re.sub(r"\s+", " ", visible(text)).strip()
     line = re.sub(r"[&<>]", lambda found: _ENTITIES[found[0]], line)

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from headwise.analysis.errors import BadInput
+from headwise.analysis.evidence import Evidence
 from headwise.prune.plan import Plan
 
 
@@ -19,11 +20,11 @@ class Folder:
     """The contents of a run folder; `{}` stands for a file that is not there."""
 
     name: str
-    path: Path
+    path: Path | str
     heads: tuple[tuple[str, int], ...]
-    arrays: Mapping[str, np.ndarray]
-    facts: Mapping[str, Any]
-    environment: Mapping[str, Any]
+    arrays: Mapping[str, np.ndarray] = field(default_factory=dict)
+    facts: Mapping[str, Any] = field(default_factory=dict)
+    environment: Mapping[str, Any] = field(default_factory=dict)
     plan: Mapping[str, Any] = field(default_factory=dict)
     proof: Mapping[str, Any] = field(default_factory=dict)
     compensation: Mapping[str, Any] = field(default_factory=dict)
@@ -61,16 +62,16 @@ def read_folder(path: Path) -> Folder:
             "give the folder that `headwise prune` or `headwise analyze` printed"
         )
     plan = _plan(path / "plan.json")
-    evidence = read_json(path / "evidence" / "evidence.json")
-    heads = tuple((str(site), int(head)) for site, head in evidence.get("heads", _heads_of_plan(plan)))
+    measured = (path / "evidence" / "evidence.json").is_file()
+    evidence = Evidence.load(path / "evidence") if measured else Evidence(_heads_of_plan(plan))
     recipe_text, recipe = _recipe(path / "recipe.yaml")
     checkpoint = path / "checkpoint"
     return Folder(
         name=path.resolve().name.removesuffix(".partial"),
         path=path,
-        heads=heads,
-        arrays=_arrays(path / "evidence" / "arrays.safetensors", len(heads)),
-        facts=evidence.get("facts", {}),
+        heads=tuple(evidence.heads),
+        arrays=evidence.arrays,
+        facts=evidence.facts,
         environment=read_json(path / "environment.json"),
         plan=plan,
         proof=read_json(path / "proof.json"),
@@ -97,13 +98,9 @@ def read_json(path: Path) -> dict[str, Any]:
     try:
         found = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as problem:
-        raise BadInput(
-            f"{path}: cannot be read as JSON ({problem}); restore the file or run again"
-        ) from problem
+        raise BadInput(f"{path}: cannot be read as JSON ({problem}); restore the file or run again") from problem
     if not isinstance(found, dict):
-        raise BadInput(
-            f"{path}: holds a {type(found).__name__}, expected an object; restore the file or run again"
-        )
+        raise BadInput(f"{path}: holds a {type(found).__name__}, expected an object; restore the file or run again")
     return found
 
 
@@ -114,27 +111,6 @@ def _plan(path: Path) -> dict[str, Any]:
 def _heads_of_plan(plan: Mapping[str, Any]) -> list[tuple[str, int]]:
     """The head axis where no evidence was measured: the plan scores every head."""
     return [(site, head) for site, scores in plan.get("score", {}).items() for head in range(len(scores))]
-
-
-def _arrays(path: Path, heads: int) -> dict[str, np.ndarray]:
-    """The evidence arrays; each must be as long as the list of heads where it has a head axis."""
-    if not path.is_file():
-        return {}
-    from safetensors import SafetensorError
-    from safetensors.numpy import load_file
-
-    try:
-        arrays = load_file(path)
-    except (OSError, SafetensorError, KeyError, ValueError) as problem:
-        raise BadInput(f"{path}: cannot be read ({problem}); restore the file or run again") from problem
-    for name, array in arrays.items():
-        per_head = name.startswith(("statistics/", "roles/", "importance/", "similarity/", "clusters/"))
-        if per_head and name != "clusters/linkage" and array.shape[:1] != (heads,):
-            raise BadInput(
-                f"{path}: {name} has shape {array.shape}, expected {heads} heads first (evidence.json); "
-                "restore the files of one run"
-            )
-    return arrays
 
 
 def _recipe(path: Path) -> tuple[str, dict[str, Any]]:
@@ -148,7 +124,5 @@ def _recipe(path: Path) -> tuple[str, dict[str, Any]]:
         text = path.read_text(encoding="utf-8")
         found = YAML(typ="safe", pure=True).load(text)
     except (OSError, ValueError, YAMLError) as problem:
-        raise BadInput(
-            f"{path}: cannot be read as YAML ({problem}); restore the file or run again"
-        ) from problem
+        raise BadInput(f"{path}: cannot be read as YAML ({problem}); restore the file or run again") from problem
     return text, found if isinstance(found, dict) else {}

@@ -5,11 +5,13 @@ from __future__ import annotations
 import math
 
 MISSING = "–"
+# JSON writes whole floats as integers.
+Number = float | int | None
 # Metrics that are shares of something: a reader thinks of them in per cent and percentage points.
 SHARES = ("accuracy", "f1", "agreement", "recall", "precision", "exact_match", "mrr", "ndcg")
 
 
-def number(value: float | None, digits: int = 3) -> str:
+def number(value: Number, digits: int = 3) -> str:
     """`value` with `digits` significant digits, and a true minus sign.
 
     >>> number(0.01234), number(-2.0), number(None), number(1234567), number(3.62e-7, 2)
@@ -34,7 +36,7 @@ def _power(value: float, digits: int) -> str:
     return f"10{raised}" if mantissa == "1" else f"{mantissa} × 10{raised}"
 
 
-def fixed(value: float | None, places: int = 2) -> str:
+def fixed(value: Number, places: int = 2) -> str:
     """`value` with `places` decimals.
 
     >>> fixed(0.9051), fixed(-0.5, 1), fixed(-0.0001)
@@ -58,7 +60,7 @@ def is_share(metric: str) -> bool:
     return any(part in name for part in SHARES)
 
 
-def in_metric(value: float | None, metric: str) -> str:
+def in_metric(value: Number, metric: str) -> str:
     """A value of the metric.
 
     >>> in_metric(0.8031, "accuracy"), in_metric(23.456, "perplexity")
@@ -69,7 +71,7 @@ def in_metric(value: float | None, metric: str) -> str:
     return f"{fixed(100 * value, 1)} %" if is_share(metric) else number(value)
 
 
-def in_points(value: float | None, metric: str) -> str:
+def in_points(value: Number, metric: str) -> str:
     """A difference of two values of the metric, without its unit.
 
     >>> in_points(0.0042, "accuracy"), in_points(-0.5, "perplexity")
@@ -89,7 +91,7 @@ def unit(metric: str) -> str:
     return "points" if is_share(metric) else metric
 
 
-def p_value(value: float | None) -> str:
+def p_value(value: Number) -> str:
     """A p-value, never as 0.
 
     >>> p_value(0.3456), p_value(0.00001), p_value(None)
@@ -102,7 +104,7 @@ def p_value(value: float | None) -> str:
     return f"{value:.3f}" if value < 0.1 else f"{value:.2f}"
 
 
-def times(value: float | None) -> str:
+def times(value: Number) -> str:
     """A ratio of speeds.
 
     >>> times(1.2261)
@@ -111,7 +113,7 @@ def times(value: float | None) -> str:
     return MISSING if value is None or not math.isfinite(value) else f"{value:.2f}×"
 
 
-def milliseconds(value: float | None) -> str:
+def milliseconds(value: Number) -> str:
     """A duration given in milliseconds.
 
     >>> milliseconds(12.345), milliseconds(2345.6)
@@ -122,7 +124,7 @@ def milliseconds(value: float | None) -> str:
     return f"{value / 1000:.2f} s" if value >= 1000 else f"{number(value)} ms"
 
 
-def percent_change(before: float | None, after: float | None) -> str:
+def percent_change(before: Number, after: Number) -> str:
     """How much less or more `after` is than `before`.
 
     >>> percent_change(200, 150), percent_change(0, 1)
@@ -135,7 +137,7 @@ def percent_change(before: float | None, after: float | None) -> str:
     return f"{sign}{fixed(change, 1)} %"
 
 
-def count(value: float | None) -> str:
+def count(value: Number) -> str:
     """A whole number with separators.
 
     >>> count(22713216)
@@ -144,7 +146,18 @@ def count(value: float | None) -> str:
     return MISSING if value is None else f"{int(value):,}"
 
 
-def size(value: float | None) -> str:
+def large(value: Number) -> str:
+    """A large count with three significant digits.
+
+    >>> large(5.52e9), large(12000)
+    ('5.52 × 10⁹', '12,000')
+    """
+    if value is None or abs(value) < 1e6:
+        return count(value)
+    return _power(float(value), 3)
+
+
+def size(value: Number) -> str:
     """Bytes for people, in powers of 1000.
 
     >>> size(90852864), size(512)

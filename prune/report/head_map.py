@@ -11,7 +11,7 @@ from headwise.prune.report.formats import fixed, number
 
 WIDEST = 600
 LARGEST, SMALLEST = 40, 13
-MARGIN_LEFT, MARGIN_TOP, MARGIN_END = 34, 22, 34
+MARGIN_LEFT, MARGIN_TOP, MARGIN_END = 34.0, 22.0, 34.0
 
 
 @dataclass(frozen=True)
@@ -55,10 +55,13 @@ class HeadMap:
     font: float
 
 
-def head_maps(
-    heads: Sequence[Head], colours: Mapping[str, RoleColour], score_name: str
-) -> tuple[HeadMap, ...]:
-    """One drawing for each stack; the longer axis runs across the page."""
+def head_maps(heads: Sequence[Head], colours: Mapping[str, RoleColour], score_name: str) -> tuple[HeadMap, ...]:
+    """One drawing for each stack; the longer axis runs across the page.
+
+    >>> drawing, = head_maps([Head("0", 0, "0.0", "", 0), Head("0", 1, "0.1", "", 0, kept=False)], {}, "")
+    >>> [cell.size for cell in drawing.cells]
+    [37.0, 12.8]
+    """
     tracks = dict.fromkeys(head.track for head in heads)
     total = len(heads)
     return tuple(
@@ -87,10 +90,8 @@ def _head_map(
     height = MARGIN_TOP + down * pitch + (18 if layers_across and ends else 2)
     step = 1 if pitch >= 18 else 2 if pitch >= 14 else 4
     middle = pitch / 2 + 4
-    columns = [Mark(MARGIN_LEFT + (i + 0.5) * pitch, 14, column_names[i]) for i in range(0, across, step)]
-    rows = [
-        Mark(MARGIN_LEFT - 8, MARGIN_TOP + i * pitch + middle, row_names[i]) for i in range(0, down, step)
-    ]
+    columns = [Mark(MARGIN_LEFT + (i + 0.5) * pitch, 14.0, column_names[i]) for i in range(0, across, step)]
+    rows = [Mark(MARGIN_LEFT - 8, MARGIN_TOP + i * pitch + middle, row_names[i]) for i in range(0, down, step)]
     if layers_across:
         left = [Mark(MARGIN_LEFT + (i + 0.5) * pitch, height - 4, text) for i, text in enumerate(ends)]
     else:
@@ -114,9 +115,7 @@ def _head_map(
     )
 
 
-def _cell(
-    head: Head, x: float, y: float, pitch: float, colours: Mapping[str, RoleColour], title: str
-) -> Cell:
+def _cell(head: Head, x: float, y: float, pitch: float, colours: Mapping[str, RoleColour], title: str) -> Cell:
     colour = colours.get(head.role)
     size = pitch - 3 if head.kept else round(pitch * 0.32, 1)
     gap = (pitch - size) / 2
@@ -136,7 +135,11 @@ def _cell(
 
 
 def title_of(head: Head, score_name: str, total: int) -> str:
-    """What hovering over a head says."""
+    """What hovering over a head says.
+
+    >>> title_of(Head("3", 1, "3.1", "", 3, kept=False, roles=("self",), reason="like 3.2"), "", 8).splitlines()
+    ['head 3.1: removed', 'roles: self', 'like 3.2']
+    """
     lines = [f"head {head.label}: {'kept' if head.kept else 'removed'}"]
     lines.append("roles: " + (", ".join(head.roles) or "none"))
     if head.score is not None:

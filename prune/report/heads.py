@@ -51,7 +51,7 @@ def head_rows(folder: Folder, measure: str) -> tuple[Head, ...]:
                 rank=ranks[i],
                 shade=shades[i],
                 reason=str(folder.plan.get("reasons", {}).get(site, {}).get(str(head), "")),
-                cluster=None if label is None else int(label[i]),
+                cluster=None if label is None or label[i] < 0 else int(label[i]),
                 representative=None if representative is None else bool(representative[i]),
                 nearest="" if other is None else names[other],
                 nearest_value=values[i],
@@ -83,7 +83,11 @@ def place(site: str, facts: Mapping[str, Any]) -> tuple[str, int]:
 
 
 def scores_of(folder: Folder) -> tuple[np.ndarray, str]:
-    """The score of every head (NaN = unknown) and its name: the plan's, else the first importance measured."""
+    """The score of every head (NaN = unknown) and its name: the plan's, else the first importance measured.
+
+    >>> scores_of(Folder("run", ".", (("0", 0),), {"importance/gradient": np.array([0.5])}))
+    (array([0.5]), 'gradient')
+    """
     plan = folder.plan.get("score", {})
     if plan:
         scores = [_at(plan.get(site, ()), head) for site, head in folder.heads]
@@ -112,33 +116,30 @@ def ranks_of(scores: np.ndarray) -> tuple[list[int | None], list[int | None]]:
 
 
 def role_names(folder: Folder) -> list[str]:
-    """Roles that were looked for, in alphabetical order."""
-    found = (
-        name.split("/")[1] for name in folder.arrays if name.startswith("roles/") and name.endswith("/score")
-    )
+    """Roles that were looked for, in alphabetical order.
+
+    >>> arrays = {"roles/self/score": np.zeros(1), "roles/broad/score": np.zeros(1)}
+    >>> role_names(Folder("run", ".", (("0", 0),), arrays))
+    ['broad', 'self']
+    """
+    found = (name.split("/")[1] for name in folder.arrays if name.startswith("roles/") and name.endswith("/score"))
     return sorted(found)
 
 
 def roles_of(folder: Folder) -> tuple[list[str], list[tuple[str, ...]]]:
-    """The primary role and all assigned roles of every head.
+    """The primary role and all assigned roles of every head, the one furthest above chance first.
 
-    Primary is the assigned role with the largest share of what chance leaves possible,
-    (score - chance) / (1 - chance): roles have different chance levels, plain scores do not compare.
+    >>> arrays = {f"roles/self/{part}": np.ones(1) for part in ("score", "excess", "assigned")}
+    >>> roles_of(Folder("run", ".", (("0", 0),), arrays))
+    (['self'], [('self',)])
     """
-    heads = len(folder.heads)
-    standing: list[list[tuple[float, str]]] = [[] for _ in range(heads)]
+    standing: list[list[tuple[float, str]]] = [[] for _ in folder.heads]
     for role in role_names(folder):
-        assigned = folder.arrays.get(f"roles/{role}/assigned")
-        if assigned is None:
-            continue
-        score, chance = folder.array(f"roles/{role}/score"), folder.array(f"roles/{role}/chance")
-        for i in np.flatnonzero(assigned):
-            base = 0.0 if chance is None or not np.isfinite(chance[i]) else float(chance[i])
-            value = 0.0 if score is None or not np.isfinite(score[i]) else float(score[i])
-            standing[i].append(((value - base) / max(1e-9, 1 - base), role))
-    ordered = [
-        [role for _, role in sorted(found, key=lambda item: (-item[0], item[1]))] for found in standing
-    ]
+        assigned, excess = folder.arrays.get(f"roles/{role}/assigned"), folder.array(f"roles/{role}/excess")
+        for i in [] if assigned is None else np.flatnonzero(assigned):
+            above = 0.0 if excess is None or not np.isfinite(excess[i]) else float(excess[i])
+            standing[i].append((above, role))
+    ordered = [[role for _, role in sorted(found, key=lambda item: (-item[0], item[1]))] for found in standing]
     return [roles[0] if roles else "" for roles in ordered], [tuple(roles) for roles in ordered]
 
 
@@ -163,7 +164,11 @@ def nearest_of(matrix: np.ndarray | None, heads: int = 0) -> tuple[list[int | No
 
 
 def stacks_of(heads: Sequence[Head], facts: Mapping[str, Any]) -> tuple[Stack, ...]:
-    """Head counts of every stack, before and after, in query heads and key/value heads."""
+    """Head counts of every stack, before and after, in query heads and key/value heads.
+
+    >>> stacks_of([Head("0", 0, "0.0", "", 0), Head("0", 1, "0.1", "", 0, kept=False)], {})
+    (Stack(track='', layers=1, heads=2, kept=1, kv_heads=None, kv_groups_kept=None),)
+    """
     sites = {s["name"]: s for s in facts.get("sites", ()) if isinstance(s, dict) and "name" in s}
     stacks = []
     for track in dict.fromkeys(head.track for head in heads):
@@ -173,9 +178,7 @@ def stacks_of(heads: Sequence[Head], facts: Mapping[str, Any]) -> tuple[Stack, .
         kv_heads = sum(int(site["kv_heads"]) for site in known) if len(known) == len(names) else None
         groups = None
         if kv_heads is not None:
-            share = {
-                name: max(1, int(sites[name]["heads"]) // int(sites[name]["kv_heads"])) for name in names
-            }
+            share = {name: max(1, int(sites[name]["heads"]) // int(sites[name]["kv_heads"])) for name in names}
             groups = len({(head.site, head.head // share[head.site]) for head in own if head.kept})
         kept = sum(head.kept for head in own)
         stacks.append(Stack(track, len(names), len(own), kept, kv_heads, groups))

@@ -13,11 +13,11 @@ from headwise.prune.report.templating import markdown_environment
 
 
 def markdown(report: Report) -> str:
-    """The report as Markdown; all text from data is escaped.
+    r"""The report as Markdown; all text from data is escaped.
 
     >>> from headwise.prune.report.document import Verdict
     >>> markdown(Report("analyze", "run", {"id": "a|b"}, Verdict("2 heads."))).splitlines()[0]
-    '# a\\\\|b'
+    '# a\\|b'
     """
     colours = role_colours(role.name for role in report.roles)
     values = {"report": report, "grids": letter_grids(report, colours)} | page_of(report, colours)

@@ -17,7 +17,7 @@ SIDE = 620.0
 TREE = 130.0
 TOP = 20.0
 LABELLED = 80
-LEVELS = 255
+LEVELS = 127
 
 
 @dataclass(frozen=True)
@@ -100,7 +100,11 @@ def draw_matrix(similarity: Similarity, heads: Sequence[Head]) -> MatrixDrawing 
 
 
 def picture(matrix: np.ndarray, ends: tuple[Rgb, Rgb, Rgb]) -> str:
-    """The matrix as a PNG data address: one pixel a pair, -1 to 1 on the diverging ramp, grey where unknown."""
+    """The matrix as a PNG data address: one pixel a pair, -1 to 1 on the diverging ramp, grey where unknown.
+
+    >>> picture(np.eye(2), LIGHT)[:26]
+    'data:image/png;base64,iVBO'
+    """
     from PIL import Image
 
     unknown = ~np.isfinite(matrix)
@@ -139,10 +143,11 @@ def _tree(
     """Branches as SVG paths, root at the left; ticks of the distance axis; where it was cut into groups."""
     if not similarity.linkage:
         return (), (), None
-    highest = max(row[2] for row in similarity.linkage) or 1.0
+    highest = max(joint[2] for joint in similarity.linkage) or 1.0
     scale = (width - 12) / highest
+    row = {head: i for i, head in enumerate(order)}
     heights: dict[int, tuple[float, float]] = {
-        leaf: (TOP + (i + 0.5) * pitch, 0.0) for i, leaf in enumerate(order)
+        leaf: (TOP + (row[head] + 0.5) * pitch, 0.0) for leaf, head in enumerate(similarity.present)
     }
     branches = []
     for step, (first, second, distance, _) in enumerate(similarity.linkage):
@@ -155,7 +160,7 @@ def _tree(
         (round(width - scale * value, 1), number(value, 2) if value else "0")
         for value in np.arange(0, highest + 1e-9, step_size).tolist()
     )
-    cut = similarity.threshold
+    cut = None if similarity.threshold is None else 1 - similarity.threshold
     return tuple(branches), ticks, None if cut is None or cut > highest else round(width - scale * cut, 1)
 
 

@@ -8,7 +8,7 @@ from typing import Any
 from headwise.prune.report.colours import RoleColour
 from headwise.prune.report.document import Report
 from headwise.prune.report.verdict import significant
-from headwise.prune.report.words import about, per_class, reasons, sizes
+from headwise.prune.report.words import about, changed, flips, per_class, reasons, sizes
 
 ROLE_ROWS = 100
 CLUSTER_ROWS = 20
@@ -20,6 +20,7 @@ def page_of(report: Report, colours: Mapping[str, RoleColour]) -> dict[str, Any]
     similarity = report.similarity
     clusters = sorted(similarity.clusters, key=lambda c: -len(c.members)) if similarity else []
     played = [head.role for head in report.heads]
+    legend: list[tuple[RoleColour | None, int]]
     legend = [(colour, played.count(role)) for role, colour in colours.items() if role in played]
     legend += [(None, played.count(""))] if report.roles and "" in played else []
     return {
@@ -28,6 +29,9 @@ def page_of(report: Report, colours: Mapping[str, RoleColour]) -> dict[str, Any]
         "grouped": any(s.kv_heads is not None and s.kv_heads != s.heads for s in report.stacks),
         "reasons": reasons(report),
         "different": significant(report.accuracy),
+        "flips": flips(report.accuracy),
+        "a_changed": changed(report.accuracy),
+        "with_chance": bool(similarity and any(pair.chance is not None for pair in similarity.pairs)),
         "per_class": per_class(report.accuracy),
         "sizes": sizes(report.speed),
         "other_measures": list(similarity.pairs[0].others) if similarity and similarity.pairs else [],

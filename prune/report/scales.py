@@ -7,6 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from headwise.prune.report.formats import Number
+
 WIDTH = 260.0
 EDGE = 14.0
 
@@ -22,17 +24,17 @@ class Scale:
     low: float
     high: float
 
-    def share(self, value: float) -> float:
+    def share(self, value: float | int) -> float:
         """How far along the axis a value stands, 0 to 1; values beyond the axis stand at its end."""
         return min(1.0, max(0.0, (value - self.low) / (self.high - self.low)))
 
-    def x(self, value: float) -> float:
+    def x(self, value: float | int) -> float:
         """Where a value stands in a table's drawing."""
         return round(EDGE + (WIDTH - 2 * EDGE) * self.share(value), 1)
 
     def ticks(self) -> tuple[float, ...]:
-        """Three to six round numbers on the axis."""
-        raw = (self.high - self.low) / 4
+        """Four to eight round numbers on the axis."""
+        raw = (self.high - self.low) / 6
         size = 10.0 ** math.floor(math.log10(raw))
         step = next(m * size for m in (1, 2, 5, 10) if m * size >= raw)
         first = math.ceil(self.low / step - 1e-9)
@@ -40,13 +42,13 @@ class Scale:
         return tuple(round(i * step, 10) + 0.0 for i in range(first, last + 1))
 
 
-def scale_over(values: Sequence[float | None]) -> Scale:
+def scale_over(values: Sequence[Number]) -> Scale:
     """An axis that shows all values with some room.
 
     >>> scale_over([1.0, 1.2]).low < 1.0 < 1.2 < scale_over([1.0, 1.2]).high
     True
     """
-    known = [v for v in values if v is not None and math.isfinite(v)] or [0.0, 1.0]
+    known = [float(v) for v in values if v is not None and math.isfinite(v)] or [0.0, 1.0]
     low, high = min(known), max(known)
     room = (high - low) * 0.08 or max(abs(high), 1.0) * 0.05
     return Scale(low - room, high + room)
@@ -54,7 +56,7 @@ def scale_over(values: Sequence[float | None]) -> Scale:
 
 def speed_scale(rows: Sequence[Mapping[str, Any]]) -> Scale:
     """The axis of speed ratios: holds 1, every interval and every operation ratio."""
-    values: list[float | None] = [1.0]
+    values: list[Number] = [1.0]
     for row in rows:
         values += [
             row["ratio"].get("low"),
@@ -65,8 +67,6 @@ def speed_scale(rows: Sequence[Mapping[str, Any]]) -> Scale:
     return scale_over(values)
 
 
-def drop_scale(accuracy: Mapping[str, Any], limit: float | None) -> Scale:
+def drop_scale(accuracy: Mapping[str, Any], limit: Number) -> Scale:
     """The axis of the drop: holds 0, the interval, the bound and the recipe's limit."""
-    return scale_over(
-        [0.0, *(accuracy.get("interval") or ()), accuracy.get("drop"), accuracy.get("upper"), limit]
-    )
+    return scale_over([0.0, *(accuracy.get("interval") or ()), accuracy.get("drop"), accuracy.get("upper"), limit])

@@ -38,6 +38,9 @@ def form_of(folder: Folder) -> str:
     """`headwise` (a manifest that is replayed), `native` (a stock checkpoint), or `` where there is none.
 
     `environment.json` may say it; otherwise the checkpoint's own files do.
+
+    >>> form_of(Folder("run", ".", (), checkpoint=frozenset({"config.json", "headwise.json"})))
+    'headwise'
     """
     said = _facts(folder).get("form")
     if said in ("headwise", "native"):
@@ -48,7 +51,12 @@ def form_of(folder: Folder) -> str:
 
 
 def servings(folder: Folder, heads: Sequence[Head]) -> tuple[Serving, ...]:
-    """Every way to serve the checkpoint, with yes or no and the reason."""
+    """Every way to serve the checkpoint, with yes or no and the reason.
+
+    >>> ours = Folder("run", ".", (), checkpoint=frozenset({"headwise.json", "modeling_headwise.py"}))
+    >>> [(row.where, row.answer) for row in servings(ours, ())][:2]
+    [('headwise', 'yes'), ('transformers', 'yes')]
+    """
     form, facts = form_of(folder), _facts(folder)
     if not form:
         return ()
@@ -75,7 +83,11 @@ def servings(folder: Folder, heads: Sequence[Head]) -> tuple[Serving, ...]:
 
 
 def loading(folder: Folder) -> tuple[Snippet, ...]:
-    """Code that opens the checkpoint; paths are relative to the run folder."""
+    """Code that opens the checkpoint; paths are relative to the run folder.
+
+    >>> loading(Folder("run", ".", (), checkpoint=frozenset({"headwise.json"})))[0].title
+    'With headwise'
+    """
     form = form_of(folder)
     if not form:
         return ()
@@ -91,15 +103,18 @@ def loading(folder: Folder) -> tuple[Snippet, ...]:
         snippets.append(Snippet(title, code, "python"))
         if "modules.json" in folder.checkpoint:
             code = (
-                "from sentence_transformers import SentenceTransformer\n\n"
-                f'model = SentenceTransformer("{where}"{flag})'
+                f'from sentence_transformers import SentenceTransformer\n\nmodel = SentenceTransformer("{where}"{flag})'
             )
             snippets.append(Snippet("With sentence-transformers", code, "python"))
     return tuple(snippets)
 
 
 def repeating(folder: Folder) -> tuple[Snippet, ...]:
-    """Commands that make the same run again and that rebuild this page."""
+    """Commands that make the same run again and that rebuild this page.
+
+    >>> repeating(Folder("run", ".", ()))[-1].code
+    'headwise report .'
+    """
     environment = folder.environment
     model = environment.get("model", {})
     snippets = []
@@ -133,9 +148,5 @@ def _uniform_engines(heads: Sequence[Head], facts: Mapping[str, Any]) -> Serving
         uneven = f"The sites keep between {fewest} and {most} heads; the recipe's `scope: uniform` makes them equal."
         return Serving(where, "no", uneven)
     if facts.get("native"):
-        return Serving(
-            where, "after saving again", 'save(model, folder, form="native") writes a stock checkpoint.'
-        )
-    return Serving(
-        where, "no", reason or "The stock config of this family cannot state the new number of heads."
-    )
+        return Serving(where, "after saving again", 'save(model, folder, form="native") writes a stock checkpoint.')
+    return Serving(where, "no", reason or "The stock config of this family cannot state the new number of heads.")

@@ -51,6 +51,7 @@ def _environment(**options: Any) -> Environment:
         **options,
     )
     functions: dict[str, Any] = {name: getattr(formats, name) for name in _NAMES}
+    functions["broken"] = _broken
     functions |= {"pairs": pairs, "fenced": fenced}
     environment.filters.update(functions)
     environment.globals.update(functions)
@@ -70,3 +71,11 @@ def _in_markdown(value: Any) -> Any:
     text = str(value)
     before, after = text[: text[0].isspace()], text[len(text) - text[-1].isspace() :]
     return before.replace("\n", " ") + markdown(text) + after.replace("\n", " ")
+
+
+def _broken(name: str) -> Any:
+    """A column's name on two lines, so that a column of short numbers stays narrow."""
+    from markupsafe import Markup, escape
+
+    first, _, rest = visible(name).partition(" ")
+    return escape(first) + Markup("<br>") + escape(rest) if rest else escape(first)

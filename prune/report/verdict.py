@@ -8,6 +8,7 @@ from typing import Any
 from headwise.prune.report.document import Figure, Head, Limit, Role, Similarity, Verdict
 from headwise.prune.report.folder import Folder
 from headwise.prune.report.formats import (
+    Number,
     count,
     in_metric,
     in_points,
@@ -26,7 +27,7 @@ def verdict_of_prune(folder: Folder, heads: Sequence[Head]) -> Verdict:
     """The verdict on a pruned model, from what was measured; what was not measured is said."""
     accuracy, speed, proof = folder.accuracy, folder.speed, folder.proof
     gone = sum(not head.kept for head in heads)
-    start = f"{gone} of {plural(len(heads), 'head')} {'is' if gone == 1 else 'are'} gone"
+    start = f"{gone:,} of {plural(len(heads), 'head')} {'is' if gone == 1 else 'are'} gone"
     parts = []
     if accuracy:
         parts.append(cost_in_words(accuracy))
@@ -41,18 +42,16 @@ def verdict_of_prune(folder: Folder, heads: Sequence[Head]) -> Verdict:
     return Verdict(headline=headline, figures=tuple(figures), limits=limits_of(folder, row))
 
 
-def verdict_of_analysis(
-    heads: Sequence[Head], roles: Sequence[Role], similarity: Similarity | None
-) -> Verdict:
+def verdict_of_analysis(heads: Sequence[Head], roles: Sequence[Role], similarity: Similarity | None) -> Verdict:
     """What stands out where nothing was removed."""
     playing = sum(bool(head.roles) for head in heads)
     layers = len({(head.track, head.layer) for head in heads})
     headline = f"{plural(len(heads), 'head')} in {plural(layers, 'layer')}"
     figures = [Figure("Heads", count(len(heads)), (f"in {plural(layers, 'layer')}, nothing was removed",))]
     if roles:
-        headline += f"; {playing} of them play a known role"
+        headline += f"; {playing:,} of them play a known role"
         most = roles[0]
-        details = [f"{len(heads) - playing} heads play none of the {len(roles)} roles looked for"]
+        details = [f"{len(heads) - playing:,} heads play none of the {len(roles)} roles looked for"]
         if most.heads:
             details.insert(0, f"most often {most.name} ({plural(most.heads, 'head')})")
         figures.append(Figure("With a role", count(playing), tuple(details)))
@@ -60,14 +59,16 @@ def verdict_of_analysis(
         figures.append(_redundancy(similarity))
         if similarity.clusters:
             members = sum(len(cluster.members) for cluster in similarity.clusters)
-            headline += (
-                f"; {members} fall into {plural(len(similarity.clusters), 'group')} of interchangeable heads"
-            )
+            headline += f"; {members} fall into {plural(len(similarity.clusters), 'group')} of interchangeable heads"
     return Verdict(headline=f"{headline}.", figures=tuple(figures))
 
 
 def significant(accuracy: Mapping[str, Any]) -> bool:
-    """Whether the data tell the two models apart: p < 0.05, or an interval that leaves out 0."""
+    """Whether the data tell the two models apart: p < 0.05, or an interval that leaves out 0.
+
+    >>> significant({"p": 0.3}), significant({"interval": [0.01, 0.03]})
+    (False, True)
+    """
     if accuracy.get("p") is not None:
         return bool(accuracy["p"] < SIGNIFICANT)
     low, high = accuracy.get("interval") or (None, None)
@@ -117,7 +118,12 @@ def leading_row(speed: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def limits_of(folder: Folder, row: Mapping[str, Any]) -> tuple[Limit, ...]:
-    """The recipe's limits, each with what it was compared with."""
+    """The recipe's limits, each with what it was compared with.
+
+    >>> asked = Folder("run", ".", (), recipe={"limits": {"speedup": 1.1}})
+    >>> limits_of(asked, {"ratio": {"median": 1.2}})[0].kept
+    True
+    """
     asked = folder.recipe.get("limits")
     limits = []
     for name, allowed in asked.items() if isinstance(asked, dict) else ():
@@ -126,7 +132,9 @@ def limits_of(folder: Folder, row: Mapping[str, Any]) -> tuple[Limit, ...]:
         metric = str(folder.accuracy.get("metric", ""))
         if name == "drop":
             measured = folder.accuracy.get("upper")
-            words = f"drop at most {_with_unit(allowed, metric)}; the data cannot exclude {_with_unit(measured, metric)}"
+            words = (
+                f"drop at most {_with_unit(allowed, metric)}; the data cannot exclude {_with_unit(measured, metric)}"
+            )
             kept = None if measured is None else measured <= allowed
         elif name == "speedup":
             measured = row.get("ratio", {}).get("median")
@@ -146,7 +154,7 @@ def _removed(folder: Folder, heads: Sequence[Head], gone: int) -> Figure:
         details.append(f"{change} parameters ({count(parameters.get('cut'))} left)")
     sites = folder.plan.get("remove", {})
     details.append(f"from {plural(len(sites), 'site')}")
-    return Figure("Removed", f"{gone} of {len(heads)}", tuple(details))
+    return Figure("Removed", f"{gone:,} of {len(heads):,}", tuple(details))
 
 
 def _cost(accuracy: Mapping[str, Any]) -> Figure:
@@ -199,9 +207,9 @@ def _redundancy(similarity: Similarity) -> Figure:
     if similarity.pairs:
         pair = similarity.pairs[0]
         details.append(f"strongest pair {pair.first} and {pair.second} ({number(pair.value, 2)})")
-    details.append(f"by {similarity.measure} similarity over all pairs of heads")
+    details.append(f"by {similarity.measure}, over all pairs of heads")
     return Figure("Groups of like heads", count(len(similarity.clusters)), tuple(details))
 
 
-def _with_unit(value: float | None, metric: str) -> str:
+def _with_unit(value: Number, metric: str) -> str:
     return f"{in_points(value, metric)} {unit(metric)}".rstrip()

@@ -34,7 +34,12 @@ def pairs(found: Mapping[str, Any]) -> str:
 
 
 def about(report: Report) -> list[str]:
-    """The line under the title."""
+    """The line under the title.
+
+    >>> from headwise.prune.report.document import Verdict
+    >>> about(Report("prune", "run", {"class": "BertModel"}, Verdict("")))
+    ['class BertModel']
+    """
     model = report.model
     facts = dict(report.environment)
     parts = [f"{key} {model[key]}" for key in ("class", "revision") if model.get(key)]
@@ -57,7 +62,11 @@ def reasons(report: Report) -> list[tuple[str, tuple[Any, ...]]]:
 
 
 def per_class(accuracy: Mapping[str, Any]) -> dict[str, Any]:
-    """The table by class: columns are whatever numbers the task gives."""
+    """The table by class: columns are whatever numbers the task gives.
+
+    >>> per_class({"per_class": {"yes": {"n": 3}}})
+    {'columns': ['n'], 'rows': [('yes', [3])]}
+    """
     found = accuracy.get("per_class") or {}
     items = [(str(label), values) for label, values in found.items() if isinstance(values, Mapping)]
     columns = list(dict.fromkeys(key for _, values in items for key, v in values.items() if _plain(v)))
@@ -67,11 +76,48 @@ def per_class(accuracy: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
+def flips(accuracy: Mapping[str, Any]) -> str:
+    """How many examples changed, in both directions.
+
+    >>> flips({"n": 636, "flips": {"lost": 21, "gained": 16}, "test": "McNemar, exact"})
+    'Of 636 answers, 21 went from right to wrong and 16 from wrong to right.'
+    >>> flips({"n": 40, "flips": {"lost": 30, "gained": 10}})
+    'Of 40 examples, 30 got worse and 10 got better.'
+    """
+    found = accuracy.get("flips")
+    if not isinstance(found, Mapping):
+        return ""
+    total, lost, gained = (formats.count(v) for v in (accuracy.get("n"), found.get("lost"), found.get("gained")))
+    if "mcnemar" in str(accuracy.get("test", "")).lower():
+        return f"Of {total} answers, {lost} went from right to wrong and {gained} from wrong to right."
+    return f"Of {total} examples, {lost} got worse and {gained} got better."
+
+
+def changed(accuracy: Mapping[str, Any]) -> list[dict[str, str]]:
+    """The examples whose judgement moved most: text, label, and what each model said (else its score).
+
+    >>> changed({"changed": [{"text": "a", "dense": None, "cut": None, "score": {"dense": 1.0, "cut": 0.5}}]})
+    [{'text': 'a', 'label': '–', 'dense': '1.00', 'cut': '0.500'}]
+    """
+    rows = []
+    for example in accuracy.get("changed") or ():
+        scores = example.get("score") or {}
+        said = {side: example.get(side, None) for side in ("dense", "cut")}
+        shown = {s: formats.number(scores.get(s)) if said[s] is None else str(said[s]) for s in said}
+        label = example.get("label")
+        rows.append({"text": str(example.get("text", "")), "label": "–" if label is None else str(label)} | shown)
+    return rows
+
+
 def sizes(speed: Mapping[str, Any]) -> list[tuple[str, str, str, str]]:
-    """(what, dense, cut, change) for everything counted once a model."""
+    """(what, dense, cut, change) for everything counted once a model.
+
+    >>> sizes({"parameters": {"dense": 200, "cut": 150}})
+    [('parameters', '200', '150', '−25.0 %')]
+    """
     shown = {
         "parameters": formats.count,
-        "operations": formats.count,
+        "operations": formats.large,
         "bytes": formats.size,
         "cache_bytes": formats.size,
     }

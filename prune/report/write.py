@@ -53,7 +53,9 @@ def write_all(folder: Path, texts: Mapping[str, str]) -> dict[str, Path]:
     except OSError as problem:
         for temporary_path, _ in waiting:
             temporary_path.unlink(missing_ok=True)
-        raise BadInput(f"{folder}: the report cannot be written ({problem}); free space or choose another folder") from problem
+        raise BadInput(
+            f"{folder}: the report cannot be written ({problem}); free space or choose another folder"
+        ) from problem
     return {path.suffix.lstrip("."): path for _, path in waiting}
 
 

@@ -6,11 +6,11 @@ import json
 from pathlib import Path
 
 import numpy as np
-from safetensors.numpy import save_file
+from safetensors.numpy import load_file, save_file
 from scipy.cluster.hierarchy import fcluster, leaves_list, linkage
 from scipy.spatial.distance import squareform
 
-ROLES = ("previous", "next", "self", "window", "separator", "punctuation", "coreference", "broad")
+ROLES = ("previous", "next", "self", "window", "first-token", "separator", "punctuation", "coreference", "broad")
 
 
 def sites_of(shape: dict[str, tuple[int, int]], kv_share: int = 1) -> list[dict]:
@@ -42,7 +42,9 @@ def evidence_arrays(heads: int, rng: np.random.Generator) -> dict[str, np.ndarra
     matrix = similarity_matrix(heads, rng)
     arrays = {"similarity/pearson": matrix.astype(np.float32)}
     arrays["similarity/cosine"] = np.clip(matrix + rng.normal(scale=0.05, size=matrix.shape), -1, 1).astype(np.float32)
-    arrays["similarity/hellinger"] = np.sqrt(np.clip(1 - matrix, 0, 1)).astype(np.float32)
+    arrays["similarity/hellinger"] = np.clip(0.5 + matrix / 2, 0, 1).astype(np.float32)
+    arrays["similarity/pearson_chance"] = np.zeros_like(matrix, dtype=np.float32)
+    arrays["similarity/cosine_chance"] = np.full(matrix.shape, 0.03, dtype=np.float32)
     distance = np.clip(1 - matrix, 0, None)
     np.fill_diagonal(distance, 0)
     tree = linkage(squareform(distance, checks=False), method="average")
@@ -51,6 +53,7 @@ def evidence_arrays(heads: int, rng: np.random.Generator) -> dict[str, np.ndarra
     best = {number: max(np.flatnonzero(label == number), key=lambda i: importance[i]) for number in set(label)}
     arrays |= {
         "clusters/label": label.astype(np.int64),
+        "clusters/present": np.arange(heads),
         "clusters/order": leaves_list(tree).astype(np.int64),
         "clusters/linkage": tree,
         "clusters/representative": np.array([best[label[i]] == i for i in range(heads)]),
@@ -117,7 +120,8 @@ def write_plan(folder: Path, model: str, heads: list[list], arrays: dict[str, np
 def speed_facts() -> dict:
     rows = []
     for batch, length, dense, ratio, operations in (
-        (1, 32, 8.12, 1.146, 1.207), (1, 128, 19.4, 1.012, 1.213), (8, 32, 41.3, 1.187, 1.207), (8, 128, 187.0, 1.219, 1.226),
+        (1, 32, 8.12, 1.146, 1.207), (1, 128, 19.4, 1.012, 1.213), (8, 32, 41.3, 1.187, 1.207),
+        (8, 128, 187.0, 1.219, 1.226),
     ):  # fmt: skip
         spread = 0.018 if batch == 8 else 0.05
         rows.append(
@@ -138,10 +142,19 @@ def speed_facts() -> dict:
 def accuracy_facts() -> dict:
     return {
         "schema": 1, "kind": "embedding-probe", "metric": "accuracy", "higher_is_better": True,
-        "dense": {"value": 0.8031, "low": 0.7702, "high": 0.8347}, "cut": {"value": 0.7953, "low": 0.7617, "high": 0.8274},
+        "dense": {"value": 0.8031, "low": 0.7702, "high": 0.8347},
+        "cut": {"value": 0.7953, "low": 0.7617, "high": 0.8274},
         "drop": 0.0078, "interval": [-0.0126, 0.0284], "upper": 0.0252, "p": 0.5034, "test": "McNemar, exact",
         "flips": {"lost": 21, "gained": 16}, "n": 636,
-        "per_class": {"strings": {"n": 61, "dense": 0.84, "cut": 0.82}, "a|b <i>": {"n": 25, "dense": 0.76, "cut": 0.8}},
+        "per_class": {"strings": {"n": 61, "dense": 0.84, "cut": 0.82},
+                      "a|b <i>": {"n": 25, "dense": 0.76, "cut": 0.8}},
+        "skipped": {"empty": 2},
+        "changed": [
+            {"text": "Strings are <b>immutable</b> | sequences", "label": "strings",
+             "dense": "strings", "cut": "a|b <i>", "score": {"dense": 1.0, "cut": 0.0}},
+            {"text": "The with statement", "label": None, "dense": None, "cut": None,
+             "score": {"dense": 1.0, "cut": 0.25}},
+        ],
         "against_dense": {"agreement": 0.921, "kl": 0.034},
     }  # fmt: skip
 
@@ -151,7 +164,8 @@ def environment_facts(model: str, model_class: str) -> dict:
         "schema": 1, "headwise": "0.1.0",
         "versions": {"python": "3.11.2", "torch": "2.13.0", "transformers": "5.24.0", "numpy": "2.3.5"},
         "seed": 0, "device": "cpu", "dtype": "float32", "threads": 2,
-        "model": {"id": model, "revision": "c9745ed1", "class": model_class, "model_type": "bert", "hash": "5f3a9c1d2b7e4a60"},
+        "model": {"id": model, "revision": "c9745ed1", "class": model_class,
+                  "model_type": "bert", "hash": "5f3a9c1d2b7e4a60"},
         "texts": {
             "calibration": {"source": "embedded", "count": 1024, "hash": "9b1c22aa01f4e7d3", "overlap_removed": 3},
             "evaluation": {"source": "embedded", "count": 636, "hash": "1d7c55b0a3e99f42", "skipped": {"empty": 2}},
@@ -194,11 +208,15 @@ def write_run(
     write_json(
         folder / "proof.json",
         {
-            "schema": 1, "limit": 1e-5, "sites": proof, "worst": max(proof.values()), "passed": True, "bfloat16": 4.1e-3,
+            "schema": 1, "limit": 1e-5, "sites": proof, "worst": max(proof.values()), "passed": True,
+            "bfloat16": {"worst": 4.1e-3, "limit": 1.6e-2},
             "end_to_end": {"difference": 2.4e-6, "floor": 1.9e-6, "floor_kernels": ["eager", "sdpa"]},
         },
     )  # fmt: skip
-    errors = {s["name"]: {"error_before": 0.31 - 0.01 * i % 0.2, "error_after": 0.12 - 0.003 * i % 0.08} for i, s in enumerate(sites)}
+    errors = {
+        s["name"]: {"error_before": 0.31 - 0.01 * i % 0.2, "error_after": 0.12 - 0.003 * i % 0.08}
+        for i, s in enumerate(sites)
+    }
     write_json(folder / "compensation.json", {"schema": 1, "kind": "reconstruction", "sites": errors})
     write_json(folder / "accuracy.json", accuracy_facts())
     write_json(folder / "speed.json", speed_facts())
@@ -208,3 +226,44 @@ def write_run(
     for name in ("config.json", "headwise.json", "modeling_headwise.py", "modules.json", "model.safetensors"):
         (checkpoint / name).write_text("{}", encoding="utf-8")
     return folder
+
+
+def edited(path: Path, **changes: object) -> None:
+    path.write_text(json.dumps(json.loads(path.read_text()) | changes), encoding="utf-8")
+
+
+HOSTILE = (
+    "<script>document.title='owned'</script><img src=x onerror=alert(1)>|`*_[a](http://evil.test)"
+    "\x1b[31m\u202e\n# $x$ {{7*7}}'\""
+)
+
+
+def hostile_run(folder: Path) -> Path:
+    """A run where every text that data can bring is hostile."""
+    run = write_run(folder, {"": (2, 4)}, model=HOSTILE)
+    plan = json.loads((run / "plan.json").read_text())
+    for site in plan["reasons"].values():
+        for head in site:
+            site[head] = HOSTILE
+    edited(run / "plan.json", reasons=plan["reasons"], budget={HOSTILE: HOSTILE})
+    edited(
+        run / "accuracy.json", metric=HOSTILE, test=HOSTILE, kind=HOSTILE,
+        per_class={HOSTILE: {"n": 1, HOSTILE: 0.5}},
+        changed=[{"text": HOSTILE, "label": HOSTILE, "dense": HOSTILE, "cut": HOSTILE}],
+    )  # fmt: skip
+    edited(run / "compensation.json", kind=HOSTILE, sites={HOSTILE: {"error_before": 0.2, "error_after": 0.1}})
+    (run / "recipe.yaml").write_text(
+        f"description: {json.dumps(HOSTILE)}\n# ```\n# <script>alert(2)</script>\n"
+        f"limits: {{{json.dumps(HOSTILE)}: 1}}\n"
+    )
+    path = run / "evidence" / "arrays.safetensors"
+    arrays = load_file(path)
+    role = HOSTILE.replace("/", "∕")
+    arrays |= {
+        name.replace("roles/broad/", f"roles/{role}/"): array
+        for name, array in arrays.items()
+        if name.startswith("roles/broad/")
+    }
+    arrays[f"roles/{role}/assigned"][:] = True
+    save_file(arrays, path)
+    return run

@@ -8,6 +8,7 @@
   const area = svg.querySelector(".area");
   const lines = svg.querySelectorAll(".cross");
   const hint = out.textContent;
+  out.hidden = false;
   const value = (i, j) => {
     if (i === j) return "itself";
     const [a, b] = i < j ? [i, j] : [j, i];

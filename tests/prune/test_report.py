@@ -1,0 +1,349 @@
+"""What the report says of a run, by value."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import math
+import re
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+from safetensors.numpy import load_file
+
+from headwise.analysis.errors import BadInput
+from headwise.prune.report import compare, content, write, write_comparison
+from headwise.prune.report.html import html as as_html
+from headwise.prune.report.json import json as as_json
+
+_spec = importlib.util.spec_from_file_location("report_fixture", Path(__file__).with_name("report_fixture.py"))
+assert _spec is not None
+assert _spec.loader is not None
+fixture = importlib.util.module_from_spec(_spec)
+_spec.loader.exec_module(fixture)
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return fixture.write_run(tmp_path_factory.mktemp("runs") / "minilm")
+
+
+# What it says
+
+
+def test_verdict_names_what_went_what_it_cost_what_it_gained_and_how_sure(run: Path) -> None:
+    verdict = content(run).verdict
+    assert verdict.headline == "36 of 72 heads are gone: no significant difference in accuracy, 1.22 times as fast."
+    figures = {figure.label: figure for figure in verdict.figures}
+    assert figures["Removed"].value == "36 of 72"
+    assert figures["Cost"].value == "0.8 points drop"
+    assert "95 % interval of the drop −1.3 to 2.8" in figures["Cost"].detail
+    assert "the drop that the data cannot exclude: 2.5 points" in figures["Cost"].detail
+    assert figures["Gain"].value == "1.22× speed"
+    assert "the removed operations alone predict 1.23×" in figures["Gain"].detail
+    assert figures["Proof"].value == "3.6 × 10⁻⁷"
+    assert figures["Proof"].tone == "good"
+
+
+def test_limits_are_judged_by_what_the_data_cannot_exclude(run: Path) -> None:
+    limits = {limit.name: limit for limit in content(run).verdict.limits}
+    # The measured drop (0.0078) is below the limit of 0.02, its upper bound (0.0252) is not.
+    assert limits["drop"].kept is False
+    assert limits["speedup"].kept is True
+
+
+@pytest.mark.parametrize(
+    ("accuracy", "words"),
+    [
+        ({"drop": 0.031, "p": 0.002}, "accuracy 3.1 points worse"),
+        ({"drop": -0.031, "p": 0.002}, "accuracy 3.1 points better"),
+        ({"drop": 0.031, "p": 0.06}, "no significant difference in accuracy"),
+        ({"drop": 2.5, "p": 0.002, "metric": "perplexity"}, "perplexity 2.50 worse"),
+        ({"drop": 0.031, "p": None, "interval": [0.01, 0.05]}, "accuracy 3.1 points worse"),
+        ({"drop": 0.031, "p": None, "interval": [-0.01, 0.05]}, "no significant difference in accuracy"),
+    ],
+)
+def test_cost_says_significant_only_when_it_is(tmp_path: Path, accuracy: dict, words: str) -> None:
+    run = fixture.write_run(tmp_path / "run")
+    fixture.edited(run / "accuracy.json", **accuracy)
+    assert words in content(run).verdict.headline
+
+
+def test_speed_that_does_not_differ_is_called_so(tmp_path: Path) -> None:
+    run = fixture.write_run(tmp_path / "run")
+    speed = json.loads((run / "speed.json").read_text())
+    for row in speed["rows"]:
+        row["significant"] = False
+    fixture.edited(run / "speed.json", **speed)
+    report = content(run)
+    assert report.verdict.headline.endswith("no significant difference in speed.")
+    assert next(f for f in report.verdict.figures if f.label == "Gain").tone == "plain"
+
+
+def test_heads_carry_plan_score_roles_and_nearest_by_value(run: Path) -> None:
+    report = content(run)
+    arrays = load_file(run / "evidence" / "arrays.safetensors")
+    plan = json.loads((run / "plan.json").read_text())
+    assert [h.label for h in report.heads[:2]] == ["0.0", "0.1"]
+    assert {h.label for h in report.removed} == {f"{s}.{h}" for s, heads in plan["remove"].items() for h in heads}
+    scores = arrays["importance/gradient"]
+    for i in (0, 17, 71):
+        head = report.heads[i]
+        assert head.score == pytest.approx(scores[i])
+        assert head.rank == 1 + int((scores > scores[i]).sum())
+        assert head.shade == 5 - 5 * (head.rank - 1) // 72 or head.shade == math.ceil((72 - head.rank + 1) / 72 * 5)
+        assert head.reason == plan["reasons"][head.site][str(head.head)]
+        similarity = arrays["similarity/pearson"][i].copy()
+        similarity[i] = -2
+        assert head.nearest == report.heads[int(similarity.argmax())].label
+        assert head.nearest_value == pytest.approx(similarity.max(), abs=1e-6)
+        playing = {role for role in fixture.ROLES if arrays[f"roles/{role}/assigned"][i]}
+        assert set(head.roles) == playing
+        if playing:
+            assert head.role == max(playing, key=lambda role: arrays[f"roles/{role}/excess"][i])
+
+
+def test_pairs_are_the_strongest_and_carry_every_measure(run: Path) -> None:
+    report = content(run)
+    assert report.similarity is not None
+    arrays = load_file(run / "evidence" / "arrays.safetensors")
+    upper = arrays["similarity/pearson"][np.triu_indices(72, 1)]
+    top = upper[np.argsort(-np.abs(upper))][:20]
+    assert [pair.value for pair in report.similarity.pairs] == pytest.approx(top.tolist())
+    labels = [head.label for head in report.heads]
+    pair = report.similarity.pairs[0]
+    i, j = labels.index(pair.first), labels.index(pair.second)
+    assert pair.others["cosine of contexts"] == pytest.approx(arrays["similarity/cosine"][i, j])
+    assert pair.chance == 0.0
+
+
+def test_roles_without_a_head_are_listed_too(tmp_path: Path) -> None:
+    run = fixture.write_run(tmp_path / "run", pruned=False)
+    path = run / "evidence" / "arrays.safetensors"
+    arrays = load_file(path)
+    arrays["roles/next/assigned"][:] = False
+    fixture.save_file(arrays, path)
+    role = next(role for role in content(run).roles if role.name == "next")
+    assert (role.heads, role.rows) == (0, ())
+    assert role.strongest is not None
+    assert role.strongest.excess == pytest.approx(float(arrays["roles/next/excess"].max()))
+
+
+def test_grouped_queries_show_both_counts(tmp_path: Path) -> None:
+    run = fixture.write_run(tmp_path / "run", {"": (4, 9)}, kv_share=3)
+    stack = content(run).stacks[0]
+    removed = json.loads((run / "plan.json").read_text())["remove"]
+    in_use = {(s, h // 3) for s in map(str, range(4)) for h in range(9) if h not in removed.get(s, [])}
+    assert (stack.heads, stack.kept, stack.kv_heads, stack.kv_groups_kept) == (36, 18, 12, len(in_use))
+
+
+def test_analysis_alone_gives_heads_similarity_and_roles(tmp_path: Path) -> None:
+    run = fixture.write_run(tmp_path / "run", {"encoder.self": (2, 4), "decoder.cross": (2, 4)}, pruned=False)
+    report = content(run)
+    assert report.kind == "analyze"
+    assert [stack.track for stack in report.stacks] == ["encoder.self", "decoder.cross"]
+    assert report.verdict.headline.startswith("16 heads in 4 layers")
+    assert all(head.kept for head in report.heads)
+    pages = write(run)
+    assert "What it cost" not in pages["html"].read_text()
+    assert "decoder.cross" in pages["md"].read_text()
+
+
+def test_heads_outside_the_tree_are_not_drawn_in_it(tmp_path: Path) -> None:
+    run = fixture.write_run(tmp_path / "run", {"": (2, 3)}, pruned=False)
+    path = run / "evidence" / "arrays.safetensors"
+    arrays = load_file(path)
+    tree = np.array([[0, 1, 0.2, 2], [2, 5, 0.4, 3], [3, 6, 0.9, 4], [4, 7, 1.1, 5]], dtype=np.float64)
+    arrays |= {
+        "clusters/present": np.array([0, 1, 2, 4, 5]), "clusters/order": np.array([5, 4, 2, 0, 1]),
+        "clusters/linkage": tree, "clusters/label": np.array([0, 0, 0, -1, 1, 2]),
+    }  # fmt: skip
+    fixture.save_file(arrays, path)
+    report = content(run)
+    assert report.similarity is not None
+    assert report.similarity.clusters[0].members == ("0.2", "0.0", "0.1")
+    assert report.similarity.clusters[0].start == 2
+    assert report.heads[3].cluster is None
+    assert as_html(report).count('class="branch"') == 4
+
+
+# Loading and serving
+
+
+def test_uneven_heads_are_not_for_engines_that_need_uniform_ones(run: Path) -> None:
+    report = content(run)
+    answers = {row.where: row.answer for row in report.serving}
+    assert answers["headwise"] == "yes"
+    assert answers["transformers"] == "yes"
+    assert answers["engines that need the same number of heads everywhere"] == "no"
+    code = "\n".join(snippet.code for snippet in report.loading)
+    assert 'AutoModel.from_pretrained("checkpoint", trust_remote_code=True)' in code
+    assert 'SentenceTransformer("checkpoint", trust_remote_code=True)' in code
+
+
+def test_equal_heads_can_be_saved_native_where_the_config_can_say_so(tmp_path: Path) -> None:
+    run = fixture.write_run(tmp_path / "run", {"": (2, 4)}, model_class="LlamaForCausalLM")
+    plan = json.loads((run / "plan.json").read_text())
+    fixture.edited(run / "plan.json", remove={"0": [1], "1": [2]}, reasons=plan["reasons"])
+    fixture.edited(run / "environment.json", serving={"native": True})
+    row = content(run).serving[-1]
+    assert row.answer == "after saving again"
+    fixture.edited(run / "environment.json", serving={"native": False, "native_reason": "head width is hidden / heads"})
+    assert (content(run).serving[-1].answer, content(run).serving[-1].how) == ("no", "head width is hidden / heads")
+
+
+def test_native_checkpoint_needs_no_flag(tmp_path: Path) -> None:
+    run = fixture.write_run(tmp_path / "run", model_class="LlamaForCausalLM")
+    for name in ("modeling_headwise.py", "headwise.json", "modules.json"):
+        (run / "checkpoint" / name).unlink()
+    report = content(run)
+    assert [row.answer for row in report.serving] == ["yes"] * 3
+    assert report.loading[1].code.endswith('AutoModelForCausalLM.from_pretrained("checkpoint")')
+
+
+# One content, three pages
+
+
+def test_json_is_the_content(run: Path) -> None:
+    report = content(run)
+    found = json.loads(as_json(report))
+    assert found["verdict"]["headline"] == report.verdict.headline
+    assert found["accuracy"] == json.loads((run / "accuracy.json").read_text())
+    assert [head["label"] for head in found["heads"]] == [head.label for head in report.heads]
+    assert found["heads"][5]["numbers"]["entropy"] == report.heads[5].numbers["entropy"]
+    assert "matrix" not in found["similarity"]
+
+
+def test_numbers_that_are_not_finite_are_null_and_pages_still_show(tmp_path: Path) -> None:
+    run = fixture.write_run(tmp_path / "run", {"": (2, 4)})
+    path = run / "evidence" / "arrays.safetensors"
+    arrays = load_file(path)
+    for name, array in arrays.items():
+        if array.dtype.kind == "f" and name != "clusters/linkage":
+            array[1] = np.nan
+    fixture.save_file(arrays, path)
+    (run / "proof.json").write_text('{"worst": Infinity, "limit": 1e-5, "sites": {"0": Infinity}, "passed": false}')
+    report = content(run)
+    assert report.notes[-1].startswith("The proof failed")
+    found = json.loads(as_json(report), parse_constant=lambda name: pytest.fail(f"{name} in the JSON"))
+    assert found["heads"][1]["numbers"]["entropy"] is None
+    assert "nan" not in re.sub(r"data:image[^\"]+|data-values=\"[^\"]+\"", "", as_html(report)).lower()
+
+
+@pytest.mark.parametrize(
+    "missing",
+    [
+        "accuracy.json",
+        "speed.json",
+        "proof.json",
+        "compensation.json",
+        "environment.json",
+        "evidence",
+        "recipe.yaml",
+        "checkpoint",
+    ],
+)
+def test_a_missing_file_is_said_and_the_rest_is_shown(tmp_path: Path, missing: str) -> None:
+    run = fixture.write_run(tmp_path / "run", {"": (2, 4)})
+    shutil.rmtree(run / missing) if (run / missing).is_dir() else (run / missing).unlink()
+    report = content(run)
+    assert len(report.heads) == 8
+    assert report.verdict.headline.startswith("4 of 8 heads are gone")
+    assert bool(report.notes) == (missing not in ("compensation.json", "environment.json", "recipe.yaml"))
+    write(run)
+
+
+def test_optional_fields_may_be_absent(tmp_path: Path) -> None:
+    run = fixture.write_run(tmp_path / "run", {"": (2, 4)})
+    bare = {
+        "metric": "perplexity",
+        "higher_is_better": False,
+        "dense": {"value": 20.0},
+        "cut": {"value": 22.0},
+        "drop": 2.0,
+    }
+    (run / "accuracy.json").write_text(json.dumps(bare))
+    row = {"batch": 1, "length": 8, "dense_ms": {"median": 2.0}, "cut_ms": {"median": 1.0}, "ratio": {"median": 2.0}}
+    (run / "speed.json").write_text(json.dumps({"rows": [row]}))
+    pages = write(run)
+    assert "22.0" in pages["html"].read_text()
+    assert "22.0" in pages["md"].read_text()
+
+
+def test_writing_replaces_all_three_or_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = fixture.write_run(tmp_path / "run", {"": (2, 4)})
+    pages = write(run)
+    assert sorted(path.name for path in pages.values()) == ["report.html", "report.json", "report.md"]
+    before = {path: path.read_bytes() for path in pages.values()}
+    fixture.edited(run / "accuracy.json", n=7)
+    writes = iter(range(10))
+
+    def full(_: int) -> None:
+        if next(writes) == 2:
+            raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("os.fsync", full)
+    with pytest.raises(BadInput, match="No space left"):
+        write(run)
+    assert {path: path.read_bytes() for path in pages.values()} == before
+    assert not [path for path in run.iterdir() if path.name.startswith(".report")]
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "words"),
+    [
+        ("accuracy.json", "{", "accuracy.json: cannot be read as JSON"),
+        ("speed.json", "[1]", "speed.json: holds a list, expected an object"),
+        ("recipe.yaml", "a: [", "recipe.yaml: cannot be read as YAML"),
+        ("evidence/arrays.safetensors", "no", "evidence"),
+        ("plan.json", '{"schema": 1, "remvoe": {}}', "plan.json is not a valid plan"),
+    ],
+)
+def test_a_broken_file_is_named(tmp_path: Path, name: str, text: str, words: str) -> None:
+    run = fixture.write_run(tmp_path / "run", {"": (2, 4)})
+    (run / name).write_text(text)
+    with pytest.raises(BadInput, match=re.escape(words)):
+        content(run)
+
+
+def test_a_folder_that_is_no_run_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(BadInput, match=r"neither evidence/evidence\.json nor plan\.json"):
+        content(tmp_path)
+
+
+# Several runs
+
+
+def test_comparison_puts_runs_side_by_side_at_a_shared_setting(tmp_path: Path) -> None:
+    first = fixture.write_run(tmp_path / "a", {"": (2, 4)})
+    second = fixture.write_run(tmp_path / "b", {"": (2, 4)}, removed=0.25)
+    speed = json.loads((second / "speed.json").read_text())
+    fixture.edited(second / "speed.json", rows=[row for row in speed["rows"] if row["batch"] == 1])
+    found = compare([first, second])
+    assert found.setting == (1, 128)
+    assert [run.removed for run in found.runs] == [4, 2]
+    assert [run.ratio for run in found.runs] == [1.012, 1.012]
+    assert found.runs[0].upper == 0.0252
+    assert found.notes == ()
+    pages = write_comparison([first, second], tmp_path / "out")
+    assert pages["html"].read_text().count('class="dot"') == 2
+    assert json.loads(pages["json"].read_text())["runs"][1]["name"] == "b"
+    assert "| 2 | b |" in pages["md"].read_text()
+
+
+def test_comparison_says_what_does_not_compare(tmp_path: Path) -> None:
+    first = fixture.write_run(tmp_path / "a", {"": (2, 4)})
+    second = fixture.write_run(tmp_path / "b", {"": (2, 4)}, model="another")
+    fixture.edited(second / "accuracy.json", metric="perplexity")
+    notes = " ".join(compare([first, second]).notes)
+    assert "different models" in notes
+    assert "different metrics" in notes
+    assert "measured otherwise: 2" in notes
+
+
+def test_an_analysis_cannot_be_compared(tmp_path: Path) -> None:
+    run = fixture.write_run(tmp_path / "a", {"": (2, 4)}, pruned=False)
+    with pytest.raises(BadInput, match="holds an analysis"):
+        compare([run])
