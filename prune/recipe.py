@@ -56,7 +56,7 @@ class Recipe(BaseModel):
         "group",
         description="grouped queries: whole key/value groups, as many heads of every group, or any heads",
     )
-    keep: Keep = Field(default_factory=Keep, description="what stays whatever the scores say")
+    keep: Keep = Field(Keep(minimum_per_site=1), description="what stays whatever the scores say")
     compensate: Annotated[Any, OneOf(COMPENSATIONS)] = Field(
         default_factory=lambda: COMPENSATIONS["reconstruction"](), description="how what is left is adjusted"
     )
@@ -95,7 +95,7 @@ class Recipe(BaseModel):
         Raises:
             RecipeError: with all mistakes at once, each with its line.
 
-        >>> Recipe.from_text("schema: 1\nscore: {kind: random}\nsede: 3", "my.yaml")
+        >>> Recipe.from_text("schema: 1\nscore: {kind: random}\nsede: 3", "my.yaml")  # doctest: +ELLIPSIS
         Traceback (most recent call last):
         headwise.prune.recipe_errors.RecipeError: my.yaml: 1 mistake; nothing was changed
           my.yaml:3: sede: unknown field; did you mean 'seed'?...
@@ -132,7 +132,7 @@ class Recipe(BaseModel):
         return stream.getvalue()
 
     @classmethod
-    def schema_json(cls, **options: Any) -> str:  # type: ignore[override]
+    def schema_json(cls, **options: Any) -> str:
         """The recipe format as JSON Schema, for editors (`# yaml-language-server: $schema=…`).
 
         >>> json.loads(Recipe.schema_json())["title"]
@@ -225,7 +225,7 @@ def _misfits(recipe: Recipe, sites: Mapping[str, Site]) -> Iterator[Mistake]:
     for index, layer in enumerate(recipe.keep.layers):
         path = ("keep", "layers", index)
         try:
-            Keep(layers=[layer]).protected(sites)
+            Keep(layers=[layer], minimum_per_site=1).protected(sites)
         except BadInput as error:
             problem = str(error).splitlines()[-1].strip().removeprefix("keep.layers: ")
             yield Mistake(path, problem, place=of(path))

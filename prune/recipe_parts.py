@@ -55,22 +55,26 @@ class Part(BaseModel):
 class Checkpoint(Part):
     """Which checkpoint is pruned; the command line overrides it."""
 
-    id: Name | None = Field(None, description="hub id or folder; `embedded`: the model of the demo extra")
-    revision: Name | None = Field(None, description="branch, tag or commit of a hub checkpoint")
-    dtype: Literal["auto", "float32", "bfloat16", "float16"] = Field("auto", description="what weights load as")
+    id: Name | None = Field(default=None, description="hub id or folder; `embedded`: the model of the demo extra")
+    revision: Name | None = Field(default=None, description="branch, tag or commit of a hub checkpoint")
+    dtype: Literal["auto", "float32", "bfloat16", "float16"] = Field(default="auto", description="what weights load as")
 
 
 class Texts(Part):
     """Where texts come from."""
 
-    source: Name = Field("embedded", description="`embedded`, a file (text, CSV, TSV, JSONL, parquet) or a data set")
-    config: Name | None = Field(None, description="a data set's configuration; the source may say it as `name:config`")
-    split: Name | None = Field(None, description="a data set's split")
-    samples: Count | None = Field(None, description="how many are drawn (seeded, by label); all if left out")
-    text: Column | None = Field(None, description="the column of the text, by name or number")
-    pair: Column | None = Field(None, description="the column of the second text, if the task has pairs")
-    label: Column | None = Field(None, description="the column of the label")
-    header: bool | None = Field(None, description="whether a CSV or TSV begins with a header line")
+    source: Name = Field(
+        default="embedded", description="`embedded`, a file (text, CSV, TSV, JSONL, parquet) or a data set"
+    )
+    config: Name | None = Field(
+        default=None, description="a data set's configuration; the source may say it as `name:config`"
+    )
+    split: Name | None = Field(default=None, description="a data set's split")
+    samples: Count | None = Field(default=None, description="how many are drawn (seeded, by label); all if left out")
+    text: Column | None = Field(default=None, description="the column of the text, by name or number")
+    pair: Column | None = Field(default=None, description="the column of the second text, if the task has pairs")
+    label: Column | None = Field(default=None, description="the column of the label")
+    header: bool | None = Field(default=None, description="whether a CSV or TSV begins with a header line")
 
     @property
     def address(self) -> str:
@@ -87,19 +91,20 @@ class Texts(Part):
         Raises:
             BadInput: nothing there, not readable, or no such column.
 
-        >>> len(Texts().read()) > 1000
+        >>> len(Texts().read()) > 100
         True
         """
         from headwise.analysis.reading import read_source
 
-        columns = {"text": self.text, "label": self.label, "pair": self.pair}
-        return read_source(self.address, split=self.split, header=self.header, **columns)
+        return read_source(
+            self.address, split=self.split, text=self.text, label=self.label, pair=self.pair, header=self.header
+        )
 
 
 class Calibration(Texts):
     """The texts that decide: evidence, scores and repair."""
 
-    samples: Count | None = Field(1024, description="how many are drawn (seeded, by label); null for all")
+    samples: Count | None = Field(default=1024, description="how many are drawn (seeded, by label); null for all")
 
 
 class Evaluation(Texts):
@@ -111,29 +116,33 @@ class Data(Part):
 
     calibration: Calibration = Calibration()
     evaluation: Evaluation | None = Field(
-        None, description="texts that judge; if left out, the calibration's source is split in two"
+        default=None, description="texts that judge; if left out, the calibration's source is split in two"
     )
-    batch_size: Annotated[int, Field(ge=1, le=65_536)] = Field(32, description="texts a batch")
+    batch_size: Annotated[int, Field(ge=1, le=65_536)] = Field(default=32, description="texts a batch")
     max_length: Annotated[int, Field(ge=2, le=1_000_000)] | None = Field(
-        None, description="tokens a text; longer texts are cut off; the model's own limit if left out"
+        default=None, description="tokens a text; longer texts are cut off; the model's own limit if left out"
     )
 
 
 class Speed(Part):
     """The grid that speed is measured on."""
 
-    batches: Counts = Field((1, 8), description="texts a batch")
-    lengths: Counts = Field((32, 128), description="tokens a text")
-    rounds: Annotated[int, Field(ge=3, le=10_000)] = Field(30, description="paired rounds in each cell of the grid")
+    batches: Counts = Field(default=(1, 8), description="texts a batch")
+    lengths: Counts = Field(default=(32, 128), description="tokens a text")
+    rounds: Annotated[int, Field(ge=3, le=10_000)] = Field(
+        default=30, description="paired rounds in each cell of the grid"
+    )
 
 
 class Limits(Part):
     """What the run must reach; broken: the run is written and marked, exit code 3."""
 
     drop: Annotated[float, Field(ge=0)] | None = Field(
-        None, description="the largest drop in the task's metric that the data may leave possible"
+        default=None, description="the largest drop in the task's metric that the data may leave possible"
     )
-    speedup: Annotated[float, Field(gt=0)] | None = Field(None, description="the least speed-up: dense time / cut time")
+    speedup: Annotated[float, Field(gt=0)] | None = Field(
+        default=None, description="the least speed-up: dense time / cut time"
+    )
 
 
 class NoRecovery(Part):

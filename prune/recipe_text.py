@@ -118,7 +118,8 @@ def _compose(text: str, where: str) -> Node | None:
     """The node graph of one document, after a first look that bounds it."""
     try:
         _bound(text, where)
-        return YAML(typ="safe", pure=True).compose(io.StringIO(text))
+        root: Node | None = YAML(typ="safe", pure=True).compose(io.StringIO(text))
+        return root
     except RecipeError:
         raise
     except (YAMLError, ValueError, RecursionError, OverflowError) as error:
@@ -199,14 +200,14 @@ class _Reader:
     def _key(self, node: Node, path: Path) -> str | None:
         """A key as text; a whole number is taken as written: it names a site of a single stack."""
         if isinstance(node, ScalarNode) and node.tag in {*_AS_TEXT, _PLAIN + "int"}:
-            return str(node.value) if _encodable(node.value) else self._refuse(node, path, _HALF)
+            return self._text(node, path)
         got = printable(node.value) if isinstance(node, ScalarNode) else "a list or mapping"
         self._refuse(node, path, f"expected text as a key, got {got}; put it in quotes")
         return None
 
     def _scalar(self, node: ScalarNode, path: Path) -> Any:
         if node.tag in _AS_TEXT:
-            return str(node.value) if _encodable(node.value) else self._refuse(node, path, _HALF)
+            return self._text(node, path)
         if node.tag not in _AS_VALUE:
             return self._refuse(node, path, _tagged(node))
         try:
@@ -218,6 +219,12 @@ class _Reader:
         if isinstance(value, int) and abs(value) >= 2**63:
             return self._refuse(node, path, f"expected a number below 2^63, got {shown(value)}")
         return value
+
+    def _text(self, node: ScalarNode, path: Path) -> str | None:
+        if _encodable(node.value):
+            return str(node.value)
+        self._refuse(node, path, _HALF)
+        return None
 
     def _refuse(self, node: Node, path: Path, problem: str) -> None:
         self.mistakes.append(Mistake(path, problem, place=self._place(node)))
