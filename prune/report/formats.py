@@ -19,6 +19,8 @@ def number(value: Number, digits: int = 3) -> str:
     """
     if value is None or not math.isfinite(value):
         return MISSING
+    if isinstance(value, int):
+        return count(value).replace("-", "−")
     if value == 0:
         return "0"
     size = math.floor(math.log10(abs(value)))

@@ -8,7 +8,7 @@ from typing import Any
 from headwise.prune.report.colours import RoleColour
 from headwise.prune.report.document import Report
 from headwise.prune.report.verdict import significant
-from headwise.prune.report.words import about, changed, flips, per_class, reasons, sizes
+from headwise.prune.report.words import about, changed, drift, flips, per_class, reasons, sizes
 
 ROLE_ROWS = 100
 CLUSTER_ROWS = 20
@@ -29,6 +29,7 @@ def page_of(report: Report, colours: Mapping[str, RoleColour]) -> dict[str, Any]
         "grouped": any(s.kv_heads is not None and s.kv_heads != s.heads for s in report.stacks),
         "reasons": reasons(report),
         "different": significant(report.accuracy),
+        "drift": drift(report.speed),
         "flips": flips(report.accuracy),
         "a_changed": changed(report.accuracy),
         "with_chance": bool(similarity and any(pair.chance is not None for pair in similarity.pairs)),
@@ -39,6 +40,7 @@ def page_of(report: Report, colours: Mapping[str, RoleColour]) -> dict[str, Any]
         "more_clusters": max(0, len(clusters) - CLUSTER_ROWS),
         "gone": {head.label for head in report.removed},
         "role_rows": ROLE_ROWS,
+        "flagged": any("trust_remote_code" in snippet.code for snippet in report.loading),
     } | _repairs(report)
 
 

@@ -109,6 +109,23 @@ def changed(accuracy: Mapping[str, Any]) -> list[dict[str, str]]:
     return rows
 
 
+def drift(speed: Mapping[str, Any]) -> str:
+    """What timing the dense model against itself says of the machine.
+
+    >>> drift({"drift": {"steady": True}})
+    'The dense model timed against itself shows no difference: the machine was steady.'
+    >>> drift({"drift": {"steady": False, "unsteady": [[8, 32]]}})
+    'The dense model timed against itself differs at 8 × 32: the machine was not steady there.'
+    """
+    found = speed.get("drift")
+    if not isinstance(found, Mapping):
+        return ""
+    where = ", ".join(f"{batch} × {length}" for batch, length in found.get("unsteady") or ())
+    if where:
+        return f"The dense model timed against itself differs at {where}: the machine was not steady there."
+    return "The dense model timed against itself shows no difference: the machine was steady."
+
+
 def sizes(speed: Mapping[str, Any]) -> list[tuple[str, str, str, str]]:
     """(what, dense, cut, change) for everything counted once a model.
 

@@ -14,9 +14,10 @@ import pytest
 from safetensors.numpy import load_file
 
 from headwise.analysis.errors import BadInput
-from headwise.prune.report import compare, content, write, write_comparison
+from headwise.prune.report import content, write
 from headwise.prune.report.html import html as as_html
 from headwise.prune.report.json import json as as_json
+from headwise.prune.report.markdown import markdown as as_markdown
 
 _spec = importlib.util.spec_from_file_location("report_fixture", Path(__file__).with_name("report_fixture.py"))
 assert _spec is not None
@@ -80,6 +81,14 @@ def test_speed_that_does_not_differ_is_called_so(tmp_path: Path) -> None:
     report = content(run)
     assert report.verdict.headline.endswith("no significant difference in speed.")
     assert next(f for f in report.verdict.figures if f.label == "Gain").tone == "plain"
+
+
+def test_an_unsteady_machine_is_said_beside_the_speeds(run: Path) -> None:
+    report = content(run)
+    words = "The dense model timed against itself differs at 1 × 128: the machine was not steady there."
+    for page in (as_html(report), as_markdown(report)):
+        assert words in page
+        assert "Length 512 is more than the model" in page
 
 
 def test_heads_carry_plan_score_roles_and_nearest_by_value(run: Path) -> None:
@@ -311,39 +320,3 @@ def test_a_broken_file_is_named(tmp_path: Path, name: str, text: str, words: str
 def test_a_folder_that_is_no_run_is_refused(tmp_path: Path) -> None:
     with pytest.raises(BadInput, match=r"neither evidence/evidence\.json nor plan\.json"):
         content(tmp_path)
-
-
-# Several runs
-
-
-def test_comparison_puts_runs_side_by_side_at_a_shared_setting(tmp_path: Path) -> None:
-    first = fixture.write_run(tmp_path / "a", {"": (2, 4)})
-    second = fixture.write_run(tmp_path / "b", {"": (2, 4)}, removed=0.25)
-    speed = json.loads((second / "speed.json").read_text())
-    fixture.edited(second / "speed.json", rows=[row for row in speed["rows"] if row["batch"] == 1])
-    found = compare([first, second])
-    assert found.setting == (1, 128)
-    assert [run.removed for run in found.runs] == [4, 2]
-    assert [run.ratio for run in found.runs] == [1.012, 1.012]
-    assert found.runs[0].upper == 0.0252
-    assert found.notes == ()
-    pages = write_comparison([first, second], tmp_path / "out")
-    assert pages["html"].read_text().count('class="dot"') == 2
-    assert json.loads(pages["json"].read_text())["runs"][1]["name"] == "b"
-    assert "| 2 | b |" in pages["md"].read_text()
-
-
-def test_comparison_says_what_does_not_compare(tmp_path: Path) -> None:
-    first = fixture.write_run(tmp_path / "a", {"": (2, 4)})
-    second = fixture.write_run(tmp_path / "b", {"": (2, 4)}, model="another")
-    fixture.edited(second / "accuracy.json", metric="perplexity")
-    notes = " ".join(compare([first, second]).notes)
-    assert "different models" in notes
-    assert "different metrics" in notes
-    assert "measured otherwise: 2" in notes
-
-
-def test_an_analysis_cannot_be_compared(tmp_path: Path) -> None:
-    run = fixture.write_run(tmp_path / "a", {"": (2, 4)}, pruned=False)
-    with pytest.raises(BadInput, match="holds an analysis"):
-        compare([run])

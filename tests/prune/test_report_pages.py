@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import html.parser
 import importlib.util
+import json
 import re
 import shutil
 import subprocess
@@ -14,7 +15,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headwise.prune.report import content, write, write_comparison
+from headwise.analysis.errors import BadInput
+from headwise.prune.report import compare, content, write, write_comparison
 from headwise.prune.report.colours import LIGHT, ramp, role_colours
 from headwise.prune.report.document import Head
 from headwise.prune.report.escape import fenced
@@ -196,6 +198,42 @@ def test_beyond_1024_heads_pairs_replace_the_matrix(tmp_path: Path) -> None:
     page = as_html(report)
     assert "data:image/png" not in page
     assert len(page) <= 5_000_000
+
+
+# Several runs
+
+
+def test_comparison_puts_runs_side_by_side_at_a_shared_setting(tmp_path: Path) -> None:
+    first = fixture.write_run(tmp_path / "a", {"": (2, 4)})
+    second = fixture.write_run(tmp_path / "b", {"": (2, 4)}, removed=0.25)
+    speed = json.loads((second / "speed.json").read_text())
+    fixture.edited(second / "speed.json", rows=[row for row in speed["rows"] if row["batch"] == 1])
+    found = compare([first, second])
+    assert found.setting == (1, 128)
+    assert [run.removed for run in found.runs] == [4, 2]
+    assert [run.ratio for run in found.runs] == [1.012, 1.012]
+    assert found.runs[0].upper == 0.0252
+    assert found.notes == ()
+    pages = write_comparison([first, second], tmp_path / "out")
+    assert pages["html"].read_text().count('class="dot"') == 2
+    assert json.loads(pages["json"].read_text())["runs"][1]["name"] == "b"
+    assert "| 2 | b |" in pages["md"].read_text()
+
+
+def test_comparison_says_what_does_not_compare(tmp_path: Path) -> None:
+    first = fixture.write_run(tmp_path / "a", {"": (2, 4)})
+    second = fixture.write_run(tmp_path / "b", {"": (2, 4)}, model="another")
+    fixture.edited(second / "accuracy.json", metric="perplexity")
+    notes = " ".join(compare([first, second]).notes)
+    assert "different models" in notes
+    assert "different metrics" in notes
+    assert "measured otherwise: 2" in notes
+
+
+def test_an_analysis_cannot_be_compared(tmp_path: Path) -> None:
+    run = fixture.write_run(tmp_path / "a", {"": (2, 4)}, pruned=False)
+    with pytest.raises(BadInput, match="holds an analysis"):
+        compare([run])
 
 
 # In a browser
