@@ -27,10 +27,10 @@ class CausalLM(BaseModel):
 
     kind: Literal["causal-lm"] = "causal-lm"
     window: Annotated[int, Field(ge=2)] = Field(
-        _WIDEST, description="tokens that the model sees at a time; at most what it allows"
+        default=_WIDEST, description="tokens that the model sees at a time; at most what it allows"
     )
     stride: Annotated[int, Field(ge=1)] | None = Field(
-        None, description="tokens by which the window moves on a longer text; half the window by default"
+        default=None, description="tokens by which the window moves on a longer text; half the window by default"
     )
 
     def fit(

@@ -28,9 +28,9 @@ class EmbeddingProbe(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     kind: Literal["embedding-probe"] = "embedding-probe"
-    metric: MetricName = Field("accuracy", description="what is reported")
+    metric: MetricName = Field(default="accuracy", description="what is reported")
     strength: Annotated[float, Field(gt=0)] = Field(
-        10.0, description="inverse of the probe's regularisation (scikit-learn's C)"
+        default=10.0, description="inverse of the probe's regularisation (scikit-learn's C)"
     )
 
     def fit(

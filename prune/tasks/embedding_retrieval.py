@@ -29,7 +29,7 @@ class EmbeddingRetrieval(BaseModel):
 
     kind: Literal["embedding-retrieval"] = "embedding-retrieval"
     metric: Literal["accuracy@1", "mrr"] = Field(
-        "accuracy@1", description="right passage first, or the mean of one over its rank"
+        default="accuracy@1", description="right passage first, or the mean of one over its rank"
     )
 
     def fit(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -70,7 +70,7 @@ def _at(hidden: Tensor, position: Tensor) -> Tensor:
     return hidden[torch.arange(len(hidden), device=hidden.device), position]
 
 
-_POOLED = {
+_POOLED: Mapping[str, Callable[[Tensor, Tensor], Tensor]] = {
     "mean": _mean,
     "mean_sqrt_len_tokens": lambda hidden, valid: _mean(hidden, valid, 0.5),
     "weightedmean": _weighted,
@@ -123,7 +123,7 @@ def _read(name: str, file: str) -> Any:
     """A JSON file of the checkpoint, None where it has none."""
     path: str | None = str(Path(name) / file)
     if not Path(name).is_dir() and not Path(name).is_absolute() and name:
-        from transformers.utils import cached_file
+        from transformers.utils.hub import cached_file
 
         path = cached_file(
             name,

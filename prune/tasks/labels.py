@@ -41,11 +41,11 @@ def label_numbers(
     by_name = {_plain(name): number for number, name in names.items()}
     if all(_GENERIC.fullmatch(_plain(name)) for name in names.values()):
         by_name.update({_plain(name): i for i, name in enumerate(label_names) if i in names})
-    for label, target in (given or {}).items():
+    for said, target in (given or {}).items():
         number = target if isinstance(target, int) else by_name.get(_plain(target), -1)
         if number not in names:
             raise _unknown([target], labels, names)
-        by_name[_plain(label)] = number
+        by_name[_plain(said)] = number
     found: dict[Label, int] = {}
     for label in labels:
         number = by_name.get(_plain(label), label if isinstance(label, int) else -1)

@@ -28,9 +28,9 @@ class TextClassification(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     kind: Literal["text-classification"] = "text-classification"
-    metric: MetricName = Field("accuracy", description="what is reported")
+    metric: MetricName = Field(default="accuracy", description="what is reported")
     labels: dict[str, int | str] = Field(
-        {}, description="label of the data: the model's label (name or number), where names do not say it"
+        default={}, description="label of the data: the model's label (name or number), where names do not say it"
     )
 
     def fit(
@@ -127,7 +127,7 @@ class FittedClassification:
         with judging(model):
             for batch in track(found, len(found), "classifying texts"):
                 logits[list(batch.index)] = self._logits(model, batch).cpu().numpy()
-        seen = ~np.isnan(logits).all(axis=1)
+        seen = np.asarray(~np.isnan(logits).all(axis=1))
         texts = [text for text, ok in zip(corpus.texts, seen, strict=True) if ok]
         right = np.array([numbers[text.label] for text in texts if text.label is not None])
         said = logits[seen].argmax(-1)

@@ -1,0 +1,71 @@
+"""Inputs for timing a model: token ids of any batch and length, made from the config alone."""
+
+from __future__ import annotations
+
+import inspect
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from headwise.analysis.batching import token_limit
+from headwise.analysis.errors import BadInput
+
+
+def synthetic_inputs(model: nn.Module, batch: int, length: int, seed: int = 0) -> dict[str, Tensor]:
+    """Keyword arguments for one forward pass: full rows of ordinary token ids, no padding.
+
+    What the ids are does not change the work; special ids are left out, because some models count positions
+    or pool by them. An encoder-decoder reads and writes `length` tokens.
+
+    Raises:
+        BadInput: the model's config knows no vocabulary: give inputs of your own.
+
+    >>> from transformers import BertConfig, BertModel
+    >>> model = BertModel(BertConfig(hidden_size=8, num_hidden_layers=1, num_attention_heads=2,
+    ...     intermediate_size=8, vocab_size=9))
+    >>> synthetic_inputs(model, batch=2, length=5)["input_ids"].shape
+    torch.Size([2, 5])
+    """
+    config: Any = getattr(model, "config", None)
+    vocabulary = getattr(config.get_text_config(), "vocab_size", None) if config is not None else None
+    if not isinstance(vocabulary, int) or vocabulary < 1:
+        raise BadInput(
+            f"{type(model).__name__}: no vocabulary in its config, so its inputs cannot be made up; "
+            "pass make_inputs, a function of batch and length"
+        )
+    kinds = ("pad", "bos", "eos", "sep", "cls", "mask", "decoder_start")
+    special = {getattr(config, f"{kind}_token_id", None) for kind in kinds} | {0}
+    flat = {i for value in special for i in (value if isinstance(value, list) else [value])}
+    ordinary = torch.tensor([i for i in range(vocabulary) if i not in flat] or list(range(vocabulary)))
+    generator = torch.Generator().manual_seed(seed)
+    device: Any = model.device
+
+    def rows() -> Tensor:
+        chosen = torch.randint(len(ordinary), (batch, length), generator=generator)
+        return ordinary[chosen].to(device)
+
+    inputs = {"input_ids": rows(), "attention_mask": torch.ones(batch, length, dtype=torch.long, device=device)}
+    eos = getattr(config, "eos_token_id", None)
+    if getattr(config, "is_encoder_decoder", False):
+        if isinstance(eos, int):
+            # BART's classifier pools at the end token: every row has one.
+            inputs["input_ids"][:, -1] = eos
+        if "decoder_input_ids" in inspect.signature(model.forward).parameters:
+            inputs["decoder_input_ids"] = rows()
+    return inputs
+
+
+def fitting(model: nn.Module, lengths: tuple[int, ...]) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """The lengths that the model's positions allow, and those that they do not.
+
+    If they allow none, the longest that they do stands in for them.
+
+    >>> fitting(nn.Linear(2, 2), (32, 128))
+    ((32, 128), ())
+    """
+    limit = token_limit(None, model) if getattr(model, "config", None) is not None else None
+    if limit is None:
+        return lengths, ()
+    allowed = tuple(length for length in lengths if length <= limit)
+    return allowed or (limit,), tuple(length for length in lengths if length > limit)
