@@ -253,6 +253,14 @@ def batches(
 
     Raises:
         BadInput: no texts, or a batch size or length below 1.
+
+    >>> from tokenizers import Tokenizer, models, pre_tokenizers
+    >>> from transformers import PreTrainedTokenizerFast
+    >>> words = Tokenizer(models.WordLevel({"?": 0, "a": 1, "b": 2}, unk_token="?"))
+    >>> words.pre_tokenizer = pre_tokenizers.Whitespace()
+    >>> tokenizer = PreTrainedTokenizerFast(tokenizer_object=words, unk_token="?")
+    >>> [b.inputs["input_ids"].tolist() for b in batches(Corpus([Text("a"), Text("a b")]), tokenizer)]
+    [[[1, 2], [1, 0]]]
     """
     return Batches(
         corpus,

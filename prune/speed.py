@@ -78,29 +78,30 @@ def compare_speed(
         batches: texts a batch.
         lengths: tokens a text; those beyond the model's positions are left out, and `notes` says so.
         rounds: in each cell of the grid.
-        seconds: the most that the whole may take, roughly; rounds are then fewer, but at least six.
+        seconds: the most that the whole may take, roughly; rounds are then fewer, but at least
+            six, and settings that there is no time for are left out and named in `notes`.
         seed: of inputs, order and resampling.
         clock: tells the time in seconds.
 
     Raises:
         BadInput: the models differ in kernel, dtype or device, or hooks are on them that would be timed too.
+
+    >>> dense, cut = nn.Linear(64, 64), nn.Linear(64, 32)
+    >>> make = lambda batch, length: {"input": torch.ones(batch, length, 64)}
+    >>> found = compare_speed(dense, cut, make, batches=(1,), lengths=(8,), rounds=2)
+    >>> found["rows"][0]["operation_ratio"]
+    2.0
     """
     facts = _alike(dense, cut)
     allowed, dropped = fitting(dense, tuple(lengths))
-    grid = [(batch, length) for batch in batches for length in allowed]
     make = make_inputs or (lambda batch, length: synthetic_inputs(dense, batch, length, seed))
-    generator = np.random.default_rng(seed)
-    began = clock()
-    rows = []
-    with _ready(dense), _ready(cut):
-        for i, (batch, length) in enumerate(track(grid, label="timing both models")):
-            share = None if seconds is None else max(0.0, seconds - (clock() - began)) / (len(grid) - i)
-            inputs = dict(make(batch, length))
-            counted = [operations(model, inputs) for model in (dense, cut)]
-            times = _measure(dense, cut, inputs, rounds, share, generator, clock)
-            rows.append({"batch": batch, "length": length, **_row(times, counted, seed)})
-    largest = max(rows, key=lambda row: (row["batch"] * row["length"], row["batch"]))
     notes = [f"length {length} is more than the model's positions allow" for length in dropped]
+    # Largest first: should the time run out, it is the setting that says most.
+    grid = sorted(((b, n) for b in batches for n in allowed), key=lambda cell: (-cell[0] * cell[1], -cell[0]))
+    with _ready(dense), _ready(cut):
+        rows = _timed(dense, cut, grid, make, rounds, seconds, seed, clock, notes)
+    largest = rows[0]
+    rows.sort(key=lambda row: (row["batch"], row["length"]))
     return {
         "schema": 1,
         "rows": rows,
@@ -113,6 +114,34 @@ def compare_speed(
         "seed": seed,
         "notes": notes,
     }
+
+
+def _timed(
+    dense: nn.Module,
+    cut: nn.Module,
+    grid: Sequence[tuple[int, int]],
+    make: MakeInputs,
+    rounds: int,
+    seconds: float | int | None,
+    seed: int,
+    clock: Clock,
+    notes: list[str],
+) -> list[dict[str, Any]]:
+    """A row per setting, in the order of the grid; settings that there is no time for go to `notes`."""
+    generator = np.random.default_rng(seed)
+    began = clock()
+    rows: list[dict[str, Any]] = []
+    for i, (batch, length) in enumerate(track(grid, label="timing both models")):
+        left = None if seconds is None else seconds - (clock() - began)
+        if rows and left is not None and left <= 0:
+            notes.append(f"batch {batch} × length {length} was not timed: the {seconds:g} seconds were over")
+            continue
+        share = None if left is None else left / (len(grid) - i)
+        inputs = dict(make(batch, length))
+        counted = [operations(model, inputs) for model in (dense, cut)]
+        times = _measure(dense, cut, inputs, rounds, share, generator, clock)
+        rows.append({"batch": batch, "length": length, **_row(times, counted, seed)})
+    return rows
 
 
 def _alike(dense: nn.Module, cut: nn.Module) -> dict[str, Any]:

@@ -30,6 +30,15 @@ def compare(dense: Outcome, cut: Outcome, *, seed: int = 0, resamples: int = 200
 
     Raises:
         BadInput: the outcomes are not of the same task and texts.
+
+    >>> from headwise.analysis.texts import Text
+    >>> texts = [Text(str(i)) for i in range(4)]
+    >>> dense, cut = (
+    ...     Outcome("made", "accuracy", np.mean(right), np.array(right), True, texts, right)
+    ...     for right in ([1.0, 1.0, 1.0, 0.0], [1.0, 1.0, 0.0, 0.0])
+    ... )
+    >>> compare(dense, cut)["drop"], compare(dense, cut)["flips"]
+    (0.25, {'lost': 1, 'gained': 0})
     """
     if (dense.kind, dense.metric, dense.ids) != (cut.kind, cut.metric, cut.ids):
         raise BadInput(
