@@ -6,6 +6,7 @@ passed over.
 
 from __future__ import annotations
 
+import importlib.util
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -52,7 +53,8 @@ def read_sentences(path: str | Path) -> list[Sentence]:
     r"""The sentences of a CoNLL-U file, every word with its characters and a head that exists.
 
     Raises:
-        BadInput: the file cannot be read or parsed, a HEAD points nowhere, or a word is not in `# text`.
+        BadInput: the file cannot be read or parsed, a HEAD points nowhere, or a word is not in `# text`; or
+            the package conllu is missing.
 
     >>> import tempfile
     >>> file = Path(tempfile.mkdtemp(), "one.conllu")
@@ -61,6 +63,8 @@ def read_sentences(path: str | Path) -> list[Sentence]:
     >>> [word.span for word in read_sentences(file)[0].words]
     [(0, 3), (4, 7)]
     """
+    if importlib.util.find_spec("conllu") is None:
+        raise BadInput(f"{path}: treebanks need the package conllu; pip install 'headwise[annotations]'")
     mistakes = Mistakes(path)
     found = []
     for line, block in _blocks(read_lines(path)):

@@ -368,6 +368,12 @@ def test_broken_treebanks_are_refused_with_their_line(treebank, before, after, m
     assert message in str(caught.value)
 
 
+def test_a_missing_parser_is_named(treebank, monkeypatch):
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    with pytest.raises(BadInput, match=r"headwise\[annotations\]"):
+        read_annotations(treebank)
+
+
 def test_a_treebank_without_text_or_entities(tmp_path):
     file = tmp_path / "bare.conllu"
     file.write_text(
