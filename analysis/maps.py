@@ -40,9 +40,7 @@ def probabilities(
     >>> probabilities(site, (None, bias, weights), batch=1, heads=1)[1]
     2
     """
-    parts = (
-        output if isinstance(output, tuple | list) else tuple(getattr(output, "values", lambda: (output,))())
-    )
+    parts = output if isinstance(output, tuple | list) else tuple(getattr(output, "values", lambda: (output,))())
     if element is not None and element < len(parts) and _shaped(parts[element], batch, heads):
         return parts[element].float(), element
     for i, part in enumerate(parts):
@@ -62,14 +60,15 @@ def _shaped(part: Any, batch: int, heads: int) -> bool:
 
 def _looks_probable(part: Tensor) -> bool:
     """Nothing negative, no row above 1, some row with mass; NaN rows are left for later."""
-    values = part.float().nan_to_num()
-    mass = values.sum(-1)
-    return bool((values >= 0).all()) and bool((mass <= _MOST).all()) and bool((mass > 0).any())
+    lowest = float(part.amin())
+    if lowest != lowest:
+        part = part.nan_to_num()
+        lowest = float(part.amin())
+    mass = part.float().sum(-1)
+    return lowest >= 0 and bool((mass <= _MOST).all()) and bool((mass > 0).any())
 
 
-def rows_that_count(
-    seen: Mapping[str, Seen], sinks: Container[str] = ()
-) -> tuple[dict[str, Seen], dict[str, int]]:
+def rows_that_count(seen: Mapping[str, Seen], sinks: Container[str] = ()) -> tuple[dict[str, Seen], dict[str, int]]:
     """The sites without their broken rows (NaN or no mass), and how many rows that cost, by site.
 
     A row that is broken in one head is left out for all heads of all sites over the same tokens: only so can

@@ -16,6 +16,7 @@ ROLES: dict[str, Role] = {
         Role("first-token", "parks its attention on the first token", first_token),
         Role("separator", "parks its attention on separators", separator),
         Role("punctuation", "attends to punctuation marks", punctuation),
+        Role("coreference", "attends from a mention to what it refers to"),
         Role("broad", "spreads its attention over most tokens, unevenly"),
     )
 }

@@ -1,0 +1,179 @@
+"""The whole analysis on one page: corpus, one pass over it, clusters, roles, evidence."""
+
+from __future__ import annotations
+
+import platform
+from collections.abc import Mapping, Sequence
+from importlib.metadata import version
+from typing import Any
+
+import numpy as np
+from torch import nn
+
+from headwise.analysis.annotations import coreference_set, corpus_of
+from headwise.analysis.batching import Batches, batches
+from headwise.analysis.capture import Pass, capture
+from headwise.analysis.errors import BadInput
+from headwise.analysis.evidence import Evidence
+from headwise.analysis.kernels import kernel_of
+from headwise.analysis.redundancy import THRESHOLD, cluster
+from headwise.analysis.roles import ROLES
+from headwise.analysis.roles.assignment import EFFECT, LEVEL, assign, inferred
+from headwise.analysis.roles.broad import broad
+from headwise.analysis.roles.coreference import Antecedents
+from headwise.analysis.roles.mass import RelationMass
+from headwise.analysis.similarity import MEASURES
+from headwise.analysis.sites import Site, find_sites, heads_of
+from headwise.analysis.statistics import Statistics
+from headwise.analysis.texts import Corpus
+
+#: Bytes that one batch's maps and what is computed from them may take.
+MEMORY = 200 * 2**20
+#: Numbers alive per entry of a map: the eager kernel's scores and probabilities, and a reducer's work space.
+_COPIES = 2
+_BYTES = 4
+
+
+def analyze(
+    model: nn.Module,
+    tokenizer: Any,
+    corpus: Corpus,
+    *,
+    measures: Sequence[str] = tuple(MEASURES),
+    roles: Sequence[str] = tuple(ROLES),
+    threshold: float = THRESHOLD,
+    effect: float = EFFECT,
+    batch_size: int | None = None,
+    max_length: int | None = None,
+    memory: int = MEMORY,
+    seed: int = 0,
+) -> Evidence:
+    """Evidence about every head: statistics, similarity of all pairs, clusters, roles.
+
+    The texts are gone through once; the role `coreference` adds a pass over the annotated texts that ship.
+    The model is left as it was.
+
+    Args:
+        model: any model that `find_sites` understands.
+        tokenizer: of the checkpoint.
+        corpus: the texts to look at.
+        measures: names from `MEASURES`; clusters are made by the first.
+        roles: names from `ROLES`.
+        threshold: mean similarity at which heads still count as interchangeable.
+        effect: least excess over chance that makes a role.
+        batch_size: texts a batch; by default the most that `memory` allows, at most 32.
+        max_length: the most tokens a text; by default the model's limit.
+        memory: bytes for one batch's maps, when no batch size is given.
+        seed: of the bootstrap.
+
+    Raises:
+        BadInput: an unknown measure or role, or texts or a model that cannot be used.
+
+    >>> analyze(None, None, Corpus([]), measures=["spearman"])
+    Traceback (most recent call last):
+    headwise.analysis.errors.BadInput: measures: got 'spearman', expected some of pearson, cosine, hellinger
+    """
+    _check("measures", measures, MEASURES)
+    _check("roles", roles, ROLES)
+    sites = find_sites(model)
+    data = _batches(model, tokenizer, corpus, sites, batch_size, max_length, memory)
+
+    statistics = Statistics(sites)
+    masses = RelationMass(sites, {name: ROLES[name] for name in roles})
+    alike = [MEASURES[name](sites) for name in measures]
+    went = capture(model, data, [statistics, masses, *alike], sites=sites)
+
+    arrays = statistics.result()
+    for measure in alike:
+        arrays |= measure.result()
+    if measures:
+        present = np.concatenate([np.isin(np.arange(s.heads), s.kept) for s in sites.values()])
+        arrays |= cluster(arrays[f"similarity/{measures[0]}"], threshold=threshold, present=present).arrays()
+
+    tests: dict[str, Mapping[str, np.ndarray]] = {
+        name: inferred(masses.measured(name), seed=seed) for name in masses.roles
+    }
+    if "broad" in roles:
+        sums = broad(statistics.by_cell("normalised_entropy"), statistics.by_cell("below_uniform"))
+        tests["broad"] = inferred(sums, seed=seed)
+    facts: dict[str, Any] = {}
+    if "coreference" in roles:
+        tests["coreference"], facts["coreference"] = _coreference(model, tokenizer, sites, data)
+    arrays |= assign({name: tests[name] for name in roles}, ROLES, effect=effect)
+
+    settings: dict[str, Any] = {"threshold": threshold, "effect": effect, "level": LEVEL, "seed": seed}
+    settings |= {"measures": list(measures), "roles": list(roles)}
+    facts |= _facts(model, corpus, data, went, settings)
+    return Evidence(heads_of(sites), arrays, facts)
+
+
+def batch_size_for(sites: Mapping[str, Site], length: int, memory: int = MEMORY, most: int = 32) -> int:
+    """How many texts of a length fit a memory budget when all maps of a batch are alive; at least 1.
+
+    >>> site = Site("0", "a", "a.o", heads=8, kv_heads=8, head_dim=64)
+    >>> batch_size_for({"0": site}, length=512), batch_size_for({"0": site}, length=16384)
+    (12, 1)
+    """
+    heads = sum(site.heads for site in sites.values())
+    return max(1, min(most, memory // max(1, heads * length * length * _BYTES * _COPIES)))
+
+
+def _check(field: str, names: Sequence[str], table: Mapping[str, Any]) -> None:
+    for name in names:
+        if name not in table:
+            raise BadInput(f"{field}: got {name!r}, expected some of {', '.join(table)}")
+
+
+def _batches(
+    model: nn.Module,
+    tokenizer: Any,
+    corpus: Corpus,
+    sites: Mapping[str, Site],
+    batch_size: int | None,
+    max_length: int | None,
+    memory: int,
+) -> Batches:
+    if batch_size is None:
+        # One text a batch tells how long the longest is: batches are sorted, longest first.
+        longest = next(iter(batches(corpus, tokenizer, batch_size=1, max_length=max_length, model=model)))
+        length = max(int(tokens.valid.shape[1]) for tokens in longest.tokens.values())
+        batch_size = batch_size_for(sites, length, memory)
+    return batches(corpus, tokenizer, batch_size=batch_size, max_length=max_length, model=model)
+
+
+def _coreference(
+    model: nn.Module, tokenizer: Any, sites: Mapping[str, Site], data: Batches
+) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
+    """The arrays of the role and how it was measured."""
+    held_out = {text.template for text in coreference_set("held-out") if text.template is not None}
+    corpus = corpus_of(coreference_set(), "headwise's coreference set")
+    reducer = Antecedents(sites, held_out)
+    annotated = batches(corpus, tokenizer, batch_size=data.batch_size, model=model)
+    capture(model, annotated, [reducer], sites=sites)
+    prefix = "roles/coreference/"
+    arrays = {name.removeprefix(prefix): array for name, array in reducer.result().items()}
+    return arrays, {"texts": corpus.summary(), "skipped": dict(reducer.skipped), "reliability": reducer.reliability()}
+
+
+def _facts(model: nn.Module, corpus: Corpus, data: Batches, went: Pass, settings: dict[str, Any]) -> dict[str, Any]:
+    config = getattr(model, "config", None)
+    parameter = next(model.parameters())
+    return {
+        "model": {
+            "id": str(getattr(config, "_name_or_path", "") or type(model).__name__),
+            "revision": getattr(config, "_commit_hash", None),
+            "class": type(model).__name__,
+            "model_type": getattr(config, "model_type", None),
+            "dtype": str(parameter.dtype).removeprefix("torch."),
+            "device": str(parameter.device),
+            "kernel": kernel_of(config),
+        },
+        "texts": corpus.summary() | {"truncated": data.truncated, "without_tokens": data.skipped},
+        "batches": {"size": data.batch_size, "count": went.batches, "max_length": data.limit},
+        "rows": went.rows,
+        "excluded_rows": went.excluded,
+        "missing_mass": went.missing,
+        "settings": settings,
+        "versions": {"python": platform.python_version()}
+        | {name: version(name) for name in ("headwise", "torch", "transformers", "numpy", "scipy")},
+    }

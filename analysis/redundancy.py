@@ -1,0 +1,122 @@
+"""Clusters of interchangeable heads: who is alike, and who can stand for the others."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from jaxtyping import Bool, Float, Int
+from scipy.cluster import hierarchy
+from scipy.spatial.distance import squareform
+
+from headwise.analysis.errors import BadInput
+
+#: Mean similarity at which two clusters are still joined.
+THRESHOLD = 0.8
+#: Up to this many heads the leaves are put into the order that keeps neighbours closest.
+_ORDERED = 400
+
+
+@dataclass(frozen=True)
+class Clusters:
+    """A partition of the heads, with the tree that it was cut from.
+
+    Attributes:
+        label: cluster of each head, counted from 0 by first member; −1 for heads that are not there.
+        order: heads in the order of the tree's leaves.
+        linkage: scipy's linkage matrix over the heads in `present` order.
+        representative: True for one head of every cluster: the most important, else the medoid.
+        present: heads that the tree is made of.
+    """
+
+    label: Int[np.ndarray, " head"]
+    order: Int[np.ndarray, " present"]
+    linkage: Float[np.ndarray, "joint 4"]
+    representative: Bool[np.ndarray, " head"]
+    present: Int[np.ndarray, " present"]
+
+    def arrays(self) -> dict[str, np.ndarray]:
+        """The evidence arrays `clusters/…`."""
+        names = ("label", "order", "linkage", "representative", "present")
+        return {f"clusters/{name}": getattr(self, name) for name in names}
+
+    def members(self) -> list[list[int]]:
+        """Clusters of two heads or more, largest first."""
+        groups = [np.flatnonzero(self.label == label).tolist() for label in range(self.label.max(initial=-1) + 1)]
+        return sorted((group for group in groups if len(group) > 1), key=lambda group: (-len(group), group))
+
+
+def cluster(
+    similarity: Float[np.ndarray, "head head"],
+    *,
+    threshold: float = THRESHOLD,
+    clusters: int | None = None,
+    importance: np.ndarray | None = None,
+    present: np.ndarray | None = None,
+) -> Clusters:
+    """Clusters by average linkage on 1 − similarity, cut at a similarity or into a number of clusters.
+
+    Pairs without a similarity (NaN: other stacks, uniform heads) count as unlike, at 0. A head without any
+    similarity, not even to itself, is a cluster of its own; it stays in the tree.
+
+    Args:
+        similarity: symmetric, 1 on the diagonal, such as `similarity/pearson`.
+        threshold: clusters whose heads are on average at least so alike are joined.
+        clusters: cut into this many instead.
+        importance: high = keep; the most important head of a cluster represents it. Without it the medoid
+            does: the head that is most alike to the others.
+        present: which heads are there; all if not given.
+
+    Raises:
+        BadInput: the matrix is not square and symmetric, or the number of clusters impossible.
+
+    >>> alike = np.array([[1.0, 0.9, 0.0], [0.9, 1.0, 0.0], [0.0, 0.0, 1.0]])
+    >>> cluster(alike, importance=np.array([1.0, 2.0, 3.0])).label.tolist()
+    [0, 0, 1]
+    >>> cluster(alike, importance=np.array([1.0, 2.0, 3.0])).representative.tolist()
+    [False, True, True]
+    """
+    matrix = _checked(similarity, threshold, clusters, importance)
+    heads = len(matrix)
+    there = np.arange(heads) if present is None else np.flatnonzero(present)
+    label = np.full(heads, -1)
+    inner = matrix[np.ix_(there, there)]
+    if len(there) < 2:
+        label[there] = 0
+        tree, order = np.zeros((0, 4)), there
+    else:
+        distance = squareform(np.clip(1 - inner, 0, 2), checks=False)
+        tree = hierarchy.linkage(distance, "average", optimal_ordering=len(there) <= _ORDERED)
+        order = there[hierarchy.leaves_list(tree)]
+        if clusters is not None:
+            flat = hierarchy.fcluster(tree, clusters, "maxclust")
+        else:
+            # The slack keeps copies together whose correlation of 1 was rounded.
+            flat = hierarchy.fcluster(tree, 1 - threshold + 1e-9, "distance")
+        _, first, inverse = np.unique(flat, return_index=True, return_inverse=True)
+        label[there] = np.argsort(np.argsort(first))[inverse]
+    return Clusters(label, order, tree, _representatives(matrix, label, importance), there)
+
+
+def _checked(
+    similarity: np.ndarray, threshold: float, clusters: int | None, importance: np.ndarray | None
+) -> np.ndarray:
+    matrix = np.nan_to_num(np.asarray(similarity, dtype=np.float64), nan=0.0)
+    if matrix.ndim != 2 or matrix.shape[0] != matrix.shape[1] or not np.allclose(matrix, matrix.T, atol=1e-6):
+        raise BadInput(f"similarity: got {matrix.shape}, expected a symmetric matrix [head, head]")
+    if importance is not None and np.shape(importance) != (len(matrix),):
+        raise BadInput(f"importance: got {np.shape(importance)}, expected ({len(matrix)},), one number per head")
+    if not -1 <= threshold <= 1:
+        raise BadInput(f"threshold: got {threshold}, expected a similarity between -1 and 1")
+    if clusters is not None and not 1 <= clusters <= max(1, len(matrix)):
+        raise BadInput(f"clusters: got {clusters}, expected 1 to {len(matrix)}, the number of heads")
+    np.fill_diagonal(matrix, 1.0)
+    return (matrix + matrix.T) / 2
+
+
+def _representatives(matrix: np.ndarray, label: np.ndarray, importance: np.ndarray | None) -> np.ndarray:
+    chosen = np.zeros(len(label), dtype=bool)
+    for group in (np.flatnonzero(label == one) for one in range(label.max(initial=-1) + 1)):
+        worth = matrix[np.ix_(group, group)].sum(1) if importance is None else np.asarray(importance)[group]
+        chosen[group[np.argmax(worth)]] = True
+    return chosen

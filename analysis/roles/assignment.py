@@ -1,0 +1,121 @@
+"""Which roles a head plays: those that are significant and large, over all heads and roles at once."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+from jaxtyping import Float
+
+from headwise.analysis.inference import benjamini_hochberg, ratio_interval, sign_flip_p
+from headwise.analysis.roles.relation import Role
+
+#: The least excess over chance that makes a role: a tenth of the attention mass, or ten points of accuracy.
+EFFECT = 0.10
+#: The false-discovery rate over all heads and roles.
+LEVEL = 0.05
+
+
+@dataclass(frozen=True)
+class Measured:
+    """One role's sums by cell of texts, `[cell, head]` each, ready for inference.
+
+    Attributes:
+        score: summed score of the rows.
+        chance: summed chance level of the rows.
+        excess: summed excess of the rows; score − chance unless the role says otherwise.
+        rows: how many rows (or cases) were summed; 0 where the role does not apply.
+        eligible: `[head]`, whether a head may play the role at all; None for all.
+    """
+
+    score: Float[np.ndarray, "cell head"]
+    chance: Float[np.ndarray, "cell head"]
+    excess: Float[np.ndarray, "cell head"]
+    rows: Float[np.ndarray, "cell head"]
+    eligible: np.ndarray | None = None
+
+
+def inferred(sums: Measured, *, seed: int = 0) -> dict[str, np.ndarray]:
+    """Score, chance, excess with its interval, p and n of every head, `[head]` each, from sums by cell.
+
+    Excess is a ratio of sums over cells; [low, high] is its 95 % bootstrap interval over cells; p comes from
+    flipping the signs of the cells' excesses. NaN where the role does not apply.
+
+    Args:
+        sums: of one role.
+        seed: of the bootstrap.
+
+    >>> rows = np.ones((30, 1))
+    >>> found = inferred(Measured(score=0.6 * rows, chance=0.1 * rows, excess=0.5 * rows, rows=rows))
+    >>> found["excess"].tolist(), bool(found["p"] < 1e-6)
+    ([0.5], True)
+    """
+    interval = ratio_interval(sums.excess, sums.rows, seed=seed)
+    total = sums.rows.sum(0)
+    counted = np.where(total > 0, total, np.nan)
+    found = {
+        "score": sums.score.sum(0) / counted,
+        "chance": sums.chance.sum(0) / counted,
+        "excess": np.asarray(interval.value),
+        "low": np.asarray(interval.low),
+        "high": np.asarray(interval.high),
+        "p": sign_flip_p(np.where(sums.rows > 0, sums.excess, np.nan)),
+        "n": total,
+    }
+    return found if sums.eligible is None else found | {"eligible": sums.eligible}
+
+
+def assign(
+    tests: Mapping[str, Mapping[str, np.ndarray]],
+    roles: Mapping[str, Role],
+    *,
+    effect: float = EFFECT,
+    level: float = LEVEL,
+) -> dict[str, np.ndarray]:
+    """Evidence arrays `roles/<role>/<part>` with `q` and `assigned`, and `roles/primary`.
+
+    q is p by Benjamini and Hochberg over all heads and roles. A role is assigned where q ≤ `level` and excess
+    ≥ `effect`. A role that contains others (`Role.beyond`) is assigned only for what exceeds the best of them
+    by `effect`. `roles/primary` is the assigned role with the largest excess, as its index in the order of
+    `tests`, −1 for none.
+
+    Args:
+        tests: per role what `inferred` gives; further arrays are passed through, `eligible` limits the heads.
+        roles: the roles' descriptions.
+        effect: least excess.
+        level: false-discovery rate.
+
+    >>> found = {"p": np.array([1e-6, 1e-6]), "excess": np.array([0.5, 0.01])}
+    >>> assign({"previous": found}, {})["roles/previous/assigned"].tolist()
+    [True, False]
+    """
+    if not tests:
+        return {}
+    found: dict[str, np.ndarray] = {}
+    q = dict(zip(tests, benjamini_hochberg(np.stack([parts["p"] for parts in tests.values()])), strict=True))
+    for name, parts in tests.items():
+        eligible = parts.get("eligible", np.ones(len(parts["p"]), dtype=bool))
+        significant = np.nan_to_num(q[name], nan=1.0) <= level
+        assigned = eligible & significant & (np.nan_to_num(parts["excess"], nan=-np.inf) >= effect)
+        shown = {part: values for part, values in parts.items() if part != "eligible"}
+        found |= {f"roles/{name}/{part}": v for part, v in (shown | {"q": q[name], "assigned": assigned}).items()}
+    _take_back_the_contained(found, list(tests), roles, effect)
+    found["roles/primary"] = _primary(found, list(tests))
+    return found
+
+
+def _take_back_the_contained(
+    found: dict[str, np.ndarray], names: list[str], roles: Mapping[str, Role], effect: float
+) -> None:
+    for name in names:
+        inner = [part for part in (roles[name].beyond if name in roles else ()) if part in names]
+        if inner:
+            best = np.max([np.nan_to_num(found[f"roles/{part}/excess"]) for part in inner], axis=0)
+            found[f"roles/{name}/assigned"] &= np.nan_to_num(found[f"roles/{name}/excess"]) - best >= effect
+
+
+def _primary(found: Mapping[str, np.ndarray], names: list[str]) -> np.ndarray:
+    assigned = np.stack([found[f"roles/{name}/assigned"] for name in names])
+    excess = np.where(assigned, np.stack([found[f"roles/{name}/excess"] for name in names]), -np.inf)
+    return np.asarray(np.where(assigned.any(0), excess.argmax(0), -1))

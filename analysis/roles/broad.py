@@ -1,0 +1,43 @@
+"""Broad heads: attention spread over most tokens, as a bag of words, and yet not the same for all."""
+
+from __future__ import annotations
+
+import numpy as np
+from jaxtyping import Float
+
+from headwise.analysis.roles.assignment import Measured
+
+#: Of the entropy of an indifferent head, the least that is broad; Clark et al. (2019) drew the line at 3.8 nats.
+WIDE = 0.8
+#: Nats within which two entropies in float32 are equal.
+_ROUNDING = 1e-6
+
+
+def broad(
+    entropy: tuple[Float[np.ndarray, "cell head"], Float[np.ndarray, "cell head"]],
+    below_uniform: tuple[Float[np.ndarray, "cell head"], Float[np.ndarray, "cell head"]],
+) -> Measured:
+    """Sums of the role `broad` from the statistics `normalised_entropy` and `below_uniform`, by cell.
+
+    Score: entropy over that of the uniform line, log(number of allowed keys). Chance: 1, the uniform line
+    itself, where a head that does nothing lies. Excess: the distance from that line as attention mass that
+    would have to move, at most √(KL/2) by Pinsker's inequality, KL = log(number of allowed keys) − entropy.
+    So a uniform head is not broad, and neither is a focused one (score below 0.8).
+
+    Args:
+        entropy: summed normalised entropy and its rows.
+        below_uniform: summed KL from the uniform and its rows.
+
+    >>> rows = np.full((4, 2), 10.0)
+    >>> found = broad((rows * [1.0, 0.9], rows), (rows * [0.0, 0.3], rows))
+    >>> (found.excess / found.rows)[0].round(2).tolist(), found.eligible.tolist()
+    ([0.0, 0.39], [True, True])
+    """
+    sums, rows = entropy
+    total = rows.sum(0)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        score = np.where(total > 0, sums.sum(0) / total, np.nan)
+        per_row = np.where(rows > 0, below_uniform[0] / np.where(rows > 0, rows, 1.0), 0.0)
+    # What float32 leaves of an indifferent head's distance must not grow under the root.
+    excess = np.sqrt(np.where(per_row > _ROUNDING, per_row, 0.0) / 2) * rows
+    return Measured(sums, rows.copy(), excess, rows, np.nan_to_num(score, nan=0.0) >= WIDE)

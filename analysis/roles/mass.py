@@ -1,0 +1,93 @@
+"""Attention mass on the keys of each relation, against the share that chance would put there."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from headwise.analysis.batching import Batch
+from headwise.analysis.cells import CELLS, add_by_cell, cells_of
+from headwise.analysis.roles.assignment import Measured, inferred
+from headwise.analysis.roles.relation import Role, view_of
+from headwise.analysis.seen import Reducer, Seen, positions_of
+from headwise.analysis.sites import Site
+
+
+class RelationMass(Reducer):
+    """Per head and role: mass on the relation's keys, its chance level and the number of rows, by cell of texts.
+
+    Chance is the relation's share of the keys that the row could attend to: what a uniform head puts there,
+    exactly. Rows with no key in the relation, or with no key outside it, leave no choice and do not count.
+
+    Args:
+        sites: the sites.
+        roles: those with a relation; others are ignored.
+    """
+
+    needs = frozenset({"maps"})
+
+    def __init__(self, sites: Mapping[str, Site], roles: Mapping[str, Role]) -> None:
+        self.roles = {name: role for name, role in roles.items() if role.relation is not None}
+        self._at = positions_of(sites)
+        shape = (CELLS, sum(site.heads for site in sites.values()), len(self.roles))
+        self.mass = torch.zeros(shape, dtype=torch.float64)
+        self.chance = torch.zeros(shape, dtype=torch.float64)
+        self.rows = torch.zeros(shape, dtype=torch.float64)
+
+    def update(self, batch: Batch, seen: Mapping[str, Seen]) -> None:
+        """Take in one batch."""
+        if not self.roles:
+            return
+        found = torch.zeros(3, len(batch.texts), *self.mass.shape[1:], dtype=torch.float64)
+        known: dict[tuple[int, str], tuple[Tensor, Tensor, Tensor]] = {}
+        for name, one in seen.items():
+            at = torch.from_numpy(self._at[name])
+            if len(at) == 0:
+                continue
+            # Sites with the same rule share the tensor that states it.
+            key = id(one.allowed), one.site.kind
+            if key not in known:
+                known[key] = self._relations(one, batch)
+            weights, chance, rows = known[key]
+            # One product reads the maps once for all roles.
+            flat = one.map.reshape(len(batch.texts), len(at), -1)
+            found[0][:, at] = torch.bmm(flat, weights).double().cpu()
+            found[1][:, at], found[2][:, at] = chance[:, None].cpu(), rows[:, None].cpu()
+        cells = cells_of(batch.texts)
+        for total, values in zip((self.mass, self.chance, self.rows), found, strict=True):
+            add_by_cell(total, cells, values)
+
+    def _relations(self, one: Seen, batch: Batch) -> tuple[Tensor, Tensor, Tensor]:
+        """Weights `[batch, query·key, role]`, summed chance and counted rows `[batch, role]`."""
+        view = view_of(one, batch.tokens)
+        texts, size = len(batch.texts), one.allowed[0].numel()
+        weights = torch.zeros(texts, len(self.roles), size, device=one.allowed.device)
+        chance = torch.zeros(texts, len(self.roles), dtype=torch.float64, device=one.allowed.device)
+        rows = torch.zeros_like(chance)
+        for i, role in enumerate(self.roles.values()):
+            chosen = role.relation(view) if role.relation is not None else None
+            if chosen is None:
+                continue
+            count = (chosen & one.allowed).sum(-1)
+            open_rows = (count > 0) & (count < one.choices)
+            share = torch.where(open_rows, count / one.choices.clamp(min=1), 0.0)
+            weights[:, i] = (chosen & open_rows[..., None]).flatten(1)
+            chance[:, i], rows[:, i] = share.sum(1).double(), open_rows.sum(1).double()
+        return weights.transpose(1, 2), chance, rows
+
+    def measured(self, role: str) -> Measured:
+        """Sums by cell of one role, ready for inference."""
+        i = list(self.roles).index(role)
+        mass, chance, rows = (part[:, :, i].numpy() for part in (self.mass, self.chance, self.rows))
+        return Measured(mass, chance, mass - chance, rows)
+
+    def result(self) -> dict[str, np.ndarray]:
+        """`roles/<role>/score`, `chance` and all else that `inferred` gives, for every role, `[head]`."""
+        return {
+            f"roles/{role}/{part}": values
+            for role in self.roles
+            for part, values in inferred(self.measured(role)).items()
+        }

@@ -1,0 +1,117 @@
+import importlib.util
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from transformers import AutoModel, AutoTokenizer, BertConfig, BertModel, GPT2Config, GPT2Model
+
+from headwise.analysis.analyze import analyze, batch_size_for
+from headwise.analysis.errors import BadInput
+from headwise.analysis.evidence import Evidence
+from headwise.analysis.sites import find_sites
+from headwise.analysis.texts import Corpus
+
+_spec = importlib.util.spec_from_file_location("planted", Path(__file__).with_name("planted.py"))
+planted = importlib.util.module_from_spec(_spec)
+_spec.loader.exec_module(planted)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("planted")
+    planted.planted_model().save_pretrained(folder)
+    planted.planted_tokenizer().save_pretrained(folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def evidence(folder):
+    model, tokenizer = AutoModel.from_pretrained(folder), AutoTokenizer.from_pretrained(folder)
+    return analyze(model, tokenizer, planted.planted_corpus())
+
+
+def test_the_planted_heads_get_exactly_their_roles(evidence):
+    expected = [[] for _ in range(10)]
+    expected[planted.PREVIOUS], expected[planted.PUNCTUATION] = ["previous"], ["punctuation"]
+    assert evidence.roles() == expected
+    assert evidence["roles/previous/score"][planted.PREVIOUS] == pytest.approx(1, abs=1e-4)
+    assert evidence["roles/punctuation/score"][planted.PUNCTUATION] == pytest.approx(1, abs=1e-3)
+    primary = evidence["roles/primary"]
+    names = evidence.facts["settings"]["roles"]
+    assert [names[i] if i >= 0 else None for i in primary[:3]] == ["previous", "punctuation", None]
+
+
+def test_the_two_equal_heads_are_the_only_cluster(evidence):
+    label = evidence["clusters/label"]
+    assert label[planted.TWIN] == label[planted.OTHER_TWIN]
+    assert len(set(label.tolist())) == 9
+    for measure in ("pearson", "cosine", "hellinger"):
+        r = evidence[f"similarity/{measure}"]
+        assert r[planted.TWIN, planted.OTHER_TWIN] == pytest.approx(1, abs=1e-6)
+    assert np.flatnonzero(~evidence["clusters/representative"]).tolist() == [planted.OTHER_TWIN]
+
+
+def test_the_dead_head_is_the_only_dormant_one(evidence):
+    assert np.flatnonzero(evidence["statistics/dormant"]).tolist() == [planted.DEAD]
+    assert evidence["statistics/context_norm"][planted.DEAD] == 0
+
+
+def test_indifferent_heads_are_on_the_uniform_line_and_at_chance(evidence):
+    for head in (planted.DEAD, *range(5, 10)):
+        assert evidence["statistics/normalised_entropy"][head] == pytest.approx(1, abs=1e-5)
+        for role in ("previous", "next", "self", "window", "first-token", "separator", "punctuation", "broad"):
+            assert abs(evidence[f"roles/{role}/excess"][head]) < 1e-3
+        assert np.isnan(evidence["similarity/pearson"][head, planted.TWIN])
+
+
+def test_evidence_says_how_it_was_measured(evidence, folder, tmp_path):
+    facts = evidence.facts
+    assert facts["model"]["id"] == str(folder)
+    assert (facts["model"]["kernel"], facts["model"]["dtype"]) == ("sdpa", "float32")
+    assert facts["texts"]["count"] == 150
+    assert facts["coreference"]["texts"]["count"] >= 600
+    assert facts["settings"]["seed"] == 0
+    evidence.save(tmp_path)
+    again = Evidence.load(tmp_path)
+    assert again.roles() == evidence.roles()
+
+
+def test_order_and_batches_of_the_texts_do_not_matter(evidence, folder):
+    corpus = planted.planted_corpus()
+    turned = Corpus(list(reversed(corpus.texts)), corpus.source)
+    model, tokenizer = AutoModel.from_pretrained(folder), AutoTokenizer.from_pretrained(folder)
+    tokenizer.padding_side = "left"
+    roles = [name for name in evidence.facts["settings"]["roles"] if name != "coreference"]
+    other = analyze(model, tokenizer, turned, batch_size=7, roles=roles)
+    for name, array in other.arrays.items():
+        part = name.rpartition("/")[2]
+        if part in ("p", "q", "primary", "linkage", "order", "low", "high"):
+            continue
+        np.testing.assert_allclose(evidence[name].astype(float), array.astype(float), atol=1e-5, err_msg=name)
+
+
+@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize("kind", ["bert", "gpt2"])
+def test_a_random_model_has_no_role(kind, seed):
+    tokenizer = planted.planted_tokenizer()
+    torch.manual_seed(seed)
+    if kind == "bert":
+        size = {"hidden_size": 32, "num_attention_heads": 4, "num_hidden_layers": 2, "intermediate_size": 32}
+        model = BertModel(BertConfig(**size, vocab_size=len(tokenizer), max_position_embeddings=128)).eval()
+    else:
+        model = GPT2Model(GPT2Config(n_embd=32, n_head=4, n_layer=2, vocab_size=len(tokenizer), n_positions=128)).eval()
+    found = analyze(model, tokenizer, planted.planted_corpus(60, seed), measures=["pearson"])
+    assert found.roles() == [[]] * 8
+
+
+def test_batches_fit_the_memory():
+    sites = find_sites(planted.planted_model())
+    assert batch_size_for(sites, 40) == 32
+    assert batch_size_for(sites, 40, memory=10 * 40 * 40 * 8 * 5) == 5
+    assert batch_size_for(sites, 4096, memory=1) == 1
+
+
+def test_unknown_names_are_refused_before_any_work():
+    with pytest.raises(BadInput, match="roles: got 'sink', expected some of previous"):
+        analyze(torch.nn.Linear(1, 1), None, Corpus([]), roles=["sink"])
