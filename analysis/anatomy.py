@@ -119,10 +119,11 @@ def _anatomy(path: str, module: nn.Module, modules: dict[str, nn.Module], counte
     if all(isinstance(getattr(module, n, None), nn.Parameter) and getattr(module, n).ndim == 3 for n in "qkvo"):
         heads, width = module.o.shape[1:]
         return Anatomy(path, f"{path}:o", "q", "k", "v", "", "", heads, heads, width)
-    parts = {name: child for name, child in module.named_children() if _projection(f"{path}.{name}", child)}
+    parts = _parts(path, module)
 
     def first(names: Iterable[str]) -> str:
-        return next((name for name in names if name in parts), "")
+        found = next((name for name in names if name in parts), "")
+        return parts[found][0] if found else ""
 
     query, key, value = first(families.QUERY), first(families.KEY), first(families.VALUE)
     fused = "" if query else first(families.FUSED)
@@ -132,11 +133,24 @@ def _anatomy(path: str, module: nn.Module, modules: dict[str, nn.Module], counte
     output = _output(path, first(families.OUTPUT), modules)
     if not output:
         return None
-    numbers = _counts(module, modules, path, parts, query, key, fused, widths(modules[output])[0])
+    numbers = _counts(module, modules, path, query, key, fused, widths(modules[output])[0])
     if numbers is None and counted:
         return None
     heads, kv_heads, head_dim = numbers or (0, 0, 0)
     return Anatomy(path, output, query, "" if fused_kv else key, value, fused, fused_kv, heads, kv_heads, head_dim)
+
+
+def _parts(path: str, module: nn.Module) -> dict[str, tuple[str, nn.Module]]:
+    """The matrices that a module owns by name, each with its path: that of the matrix inside, where it is wrapped."""
+    parts: dict[str, tuple[str, nn.Module]] = {}
+    for name, child in module.named_children():
+        if _projection(f"{path}.{name}", child):
+            parts[name] = (name, child)
+            continue
+        inner = next((n for n in families.WRAPPED if is_linear(getattr(child, n, None))), "")
+        if inner and len([grandchild for grandchild in child.children() if is_linear(grandchild)]) == 1:
+            parts[name] = (f"{name}.{inner}", child.get_submodule(inner))
+    return parts
 
 
 def _multihead(path: str, module: nn.MultiheadAttention) -> Anatomy:
@@ -171,8 +185,7 @@ def _output(path: str, own: str, modules: dict[str, nn.Module]) -> str:
 
 
 def _counts(
-    module: nn.Module, modules: dict[str, nn.Module], path: str, parts: dict[str, nn.Module],
-    query: str, key: str, fused: str, context: int,
+    module: nn.Module, modules: dict[str, nn.Module], path: str, query: str, key: str, fused: str, context: int,
 ) -> tuple[int, int, int] | None:  # fmt: skip
     """Heads, key/value heads and context width: from the module's own numbers, else from its config."""
     config = _config(module, modules, path)
@@ -185,11 +198,11 @@ def _counts(
     head_dim = context // heads
     kv_heads = number(module, families.KV_COUNTS)
     if kv_heads is None and fused:
-        total = widths(parts[fused])[1]
+        total = widths(module.get_submodule(fused))[1]
         kv_heads = (total // head_dim - heads) // 2 if total % head_dim == 0 else heads
     elif kv_heads is None and key:
-        query_width = number(module, ("head_dim",)) or widths(parts[query])[1] // heads
-        kv_heads = widths(parts[key])[1] // query_width
+        query_width = number(module, ("head_dim",)) or widths(module.get_submodule(query))[1] // heads
+        kv_heads = widths(module.get_submodule(key))[1] // query_width
     kv_heads = kv_heads or heads
     return (heads, kv_heads, head_dim) if kv_heads <= heads and heads % kv_heads == 0 else None
 

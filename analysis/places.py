@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Sequence
 
-# Words of a path, as people call the stack; the first that fits names it.
-_STACKS = (
+# Words of a path, as people call the stack: what it reads, else the first part that says what it does.
+_TOWERS = (
     ("vision", ("vision", "visual", "image", "vit", "pixel")),
     ("text", ("text", "language", "llm", "thinker")),
     ("audio", ("audio", "speech", "acoustic")),
-    ("encoder", ("encoder",)),
-    ("decoder", ("decoder",)),
 )
+_HALVES = ("encoder", "decoder")
 _CROSS = ("cross", "encoder_attn", "encdecattention", "enc_dec")
 _POOL = ("pool",)
 
@@ -80,7 +79,10 @@ def _stacks(heads: list[str], kinds: list[str]) -> list[str]:
 
 def _name(head: str) -> str:
     words = head.lower()
-    return next((name for name, marks in _STACKS if any(mark in words for mark in marks)), head.split(".")[0])
+    tower = next((name for name, marks in _TOWERS if any(mark in words for mark in marks)), "")
+    # `decoder.bert.encoder` is a decoder: the outer part decides.
+    half = next((half for part in words.split(".") for half in _HALVES if half in part), "")
+    return tower or half or head.split(".")[0]
 
 
 def _longer(head: str, name: str) -> str:

@@ -109,9 +109,15 @@ def find_sites(model: nn.Module) -> dict[str, Site]:
                 kv_heads=anatomy.kv_heads, head_dim=anatomy.head_dim, kind=kind, stack=stack,
                 layer=layer if calls == 1 else _layer_of_call(model, anatomy.module, call), call=call,
                 calls=calls, kept=tuple(range(anatomy.heads)), window=number(module, families.WINDOWS),
-                refusal=families.CUT_REFUSED.get(type(module).__name__, ""),
+                refusal=_refusal(module),
             ))  # fmt: skip
     return _named(sites)
+
+
+def _refusal(module: nn.Module) -> str:
+    """Why a class of attention cannot be cut; FSMT calls its class just `Attention`, so its package counts, too."""
+    name, package = type(module).__name__, type(module).__module__.split(".")[-2:][0]
+    return families.CUT_REFUSED.get(name) or families.CUT_REFUSED.get(f"{package}.{name}", "")
 
 
 def read_record(model: nn.Module) -> dict[str, Any] | None:

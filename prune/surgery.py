@@ -14,9 +14,11 @@ from headwise.analysis.errors import BadInput, CannotCut
 from headwise.analysis.gates import check_heads
 from headwise.analysis.paths import record_path
 from headwise.analysis.sites import Site, find_sites, read_record
+from headwise.prune.check import check_edits
 from headwise.prune.decision import Decision, decide, dense
 from headwise.prune.edits import Edit
 from headwise.prune.incision import incise
+from headwise.prune.rehearsal import rehearse
 from headwise.prune.replay import replay
 
 if TYPE_CHECKING:
@@ -65,11 +67,15 @@ def cut(model: nn.Module, plan: Plan | Heads) -> nn.Module:
     if not hasattr(model, "config"):
         raise BadInput(f"{type(model).__name__} has no configuration to carry the record of the cut")
     before = decisions_of(model, sites)
-    edits, decisions = _edits(
-        model, sites, {name: decide(before[name], remove[name]) for name in sites if name in remove}
-    )
+    wanted_now = {name: decide(before[name], remove[name]) for name in sites if name in remove}
+    edits, decisions = _edits(model, sites, wanted_now)
     # Only what survives being written down is applied, so that every cut tests what loading will do.
     edits = json.loads(json.dumps(edits))
+    check_edits(model, edits)
+    rehearse(
+        model, sites, remove, lambda name: _edits(model, sites, {name: wanted_now[name]})[0],
+        fused=[a for a in remove if _fused(model, sites[a])],
+    )  # fmt: skip
     replay(model, edits)
     record = read_record(model) or {"edits": [], "sites": {}}
     biased = {name for name, data in record["sites"].items() if data.get("bias")}
@@ -77,6 +83,10 @@ def cut(model: nn.Module, plan: Plan | Heads) -> nn.Module:
     # transformers 4 keeps a generation cache on the model, sized for the dense heads.
     model.__dict__.pop("_cache", None)
     return model
+
+
+def _fused(model: nn.Module, site: Site) -> bool:
+    return any(anatomy.module == site.module and anatomy.fused for anatomy in dissect(model, counted=False))
 
 
 def decisions_of(model: nn.Module, sites: Mapping[str, Site]) -> dict[str, Decision]:

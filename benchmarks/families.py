@@ -1,0 +1,369 @@
+#!/usr/bin/env python
+"""Walks the configuration classes of `transformers` and counts for how many model types a cut is exact.
+
+    python benchmarks/families.py [--only bert,llama] [--out benchmarks/FAMILIES.md] [--jobs 2] [--seconds 60]
+
+Every model type is built tiny, with random weights, biases and tables, in float64. The oracle is made here: the
+columns of the output projection that belong to the removed heads are zeroed by hand. A type is
+
+    exact          the gated and the cut model give the oracle's output (< 1e-6 of its scale) for every plan
+    refused        `cut` says why not, and has changed nothing; gating gives the oracle's output
+    no attention   it has no attention to cut, and is told so
+    not reached    the synthetic inputs run, but pass through no site
+    not buildable  no tiny model, or no synthetic input, with the exception
+    FAILED         the cut model stops with an error; WRONG: it gives other numbers. Neither may happen.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import copy
+import importlib.metadata
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+import warnings
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+os.environ.setdefault("HF_HUB_OFFLINE", "1")
+warnings.filterwarnings("ignore")
+
+import torch  # noqa: E402
+import transformers  # noqa: E402
+from tiny import build, model_classes, tiny_configs  # noqa: E402
+from transformers import CONFIG_MAPPING  # noqa: E402
+
+from headwise.analysis.anatomy import attention_like  # noqa: E402
+from headwise.analysis.errors import BadInput, CannotCut, UnknownModel  # noqa: E402
+from headwise.analysis.gates import gated, never_called  # noqa: E402
+from headwise.analysis.sites import find_sites  # noqa: E402
+from headwise.analysis.synthetic import main_output, synthetic_inputs  # noqa: E402
+from headwise.prune.surgery import cut  # noqa: E402
+
+# A wrong slice shows as 1e-2 or more; some forwards compute a part in float32 whatever the weights are.
+LIMIT = 1e-6
+
+
+class Timeout(BaseException):
+    """A model type took too long."""
+
+
+def main() -> int:
+    """Walk, count, write."""
+    options = _options()
+    names = options.only.split(",") if options.only else sorted(CONFIG_MAPPING.keys())
+    if options.worker:
+        transformers.logging.set_verbosity_error()
+        torch.set_num_threads(1)
+        signal.signal(signal.SIGALRM, _alarm)
+        for name in names:
+            print("ROW " + json.dumps(row(name, options.seconds)), flush=True)
+        return 0
+    rows = sorted(_in_processes(names, options.jobs, options.seconds), key=lambda r: r["type"])
+    counts = Counter(r["verdict"] for r in rows)
+    print(dict(counts))
+    for r in rows:
+        if options.only or r["verdict"] in ("WRONG", "FAILED"):
+            print(r)
+    if options.json:
+        Path(options.json).write_text("\n".join(json.dumps(r) for r in rows))
+    if options.out:
+        Path(options.out).write_text(_page(rows, counts))
+    return int(bool(counts["WRONG"] + counts["FAILED"]))
+
+
+def row(name: str, seconds: int) -> dict[str, Any]:
+    """One model type's verdict."""
+    started = time.perf_counter()
+    result: dict[str, Any] = {"type": name, "verdict": "not buildable", "why": ""}
+    try:
+        signal.alarm(seconds)
+        result |= _judge(name)
+    except Timeout:
+        result["why"] = f"took longer than {seconds} s"
+    except Exception as error:
+        result["why"] = _short(error)
+    finally:
+        signal.alarm(0)
+    return result | {"seconds": round(time.perf_counter() - started, 1)}
+
+
+def _judge(name: str) -> dict[str, Any]:
+    cls = CONFIG_MAPPING[name]
+    try:
+        classes = model_classes(cls)
+    except ImportError as error:
+        return {"verdict": "no model class", "why": _short(error)}
+    if not classes:
+        return {"verdict": "no model class", "why": "this configuration belongs to no model class of its own"}
+    met: list[str] = []
+    best: dict[str, Any] | None = None
+    for config in tiny_configs(cls):
+        for model_class in classes[:3]:
+            try:
+                model = build(model_class, copy.deepcopy(config)).double()
+                _eager_experts(model)
+                found = _sites(model)
+                if isinstance(found, dict) and "verdict" in found:
+                    return found | {"class": model_class.__name__}
+                inputs = synthetic_inputs(model)
+            except Exception as error:
+                met.append(f"{model_class.__name__}: {_short(error)}")
+                continue
+            verdict = _measure(model, inputs) | {"class": model_class.__name__}
+            if verdict["verdict"] not in ("not reached",):
+                return verdict
+            best = best or verdict
+    return best or {"verdict": "not buildable", "why": " / ".join(dict.fromkeys(met))[:700]}
+
+
+def _sites(model: Any) -> dict[str, Any]:
+    try:
+        return find_sites(model)
+    except UnknownModel as error:
+        if not attention_like(model):
+            return {"verdict": "no attention", "why": "no attention module"}
+        return {"verdict": "refused", "why": f"not understood: {str(error).split('found: ')[-1][:260]}"}
+    except BadInput as error:
+        return {"verdict": "refused", "why": str(error)[:260]}
+
+
+def _measure(model: Any, inputs: dict[str, Any]) -> dict[str, Any]:
+    sites = find_sites(model)
+    reached = _reached(model, sites, inputs)
+    missed = _missed(model, sites)
+    told = {"sites": len(sites), "reached": len(reached), "missed": missed}
+    if not reached:
+        return told | {"verdict": "not reached", "why": "the inputs pass through no site"}
+    dense = _run(model, inputs)
+    refused: dict[str, str] = {}
+    worst = 0.0
+    for plan in _plans(sites, reached):
+        want = _run(_oracle(model, sites, plan), inputs)
+        with gated(model, plan):
+            gate = _apart(want, _run(model, inputs))
+        if gate > LIMIT:
+            return told | {"verdict": "WRONG", "why": f"gate differs from the oracle by {gate:.1e} ({plan})"}
+        if _apart(dense, _run(model, inputs)) > 0:
+            return told | {"verdict": "WRONG", "why": "the gate did not give the model back"}
+        if _apart(want, dense) == 0:
+            told["blind"] = True
+        for name in [n for n in plan if sites[n].refusal]:
+            refused[name] = sites[name].refusal
+        cuttable = {n: heads for n, heads in plan.items() if n not in refused}
+        while cuttable:
+            smaller = copy.deepcopy(model)
+            before = {n: t.clone() for n, t in smaller.state_dict().items()}
+            try:
+                cut(smaller, cuttable)
+                break
+            except CannotCut as error:
+                after = smaller.state_dict()
+                if before.keys() != after.keys() or any(not torch.equal(t, after[n]) for n, t in before.items()):
+                    return told | {"verdict": "WRONG", "why": f"refused after it had changed the model: {error}"}
+                return told | {"verdict": "refused", "why": str(error)[:260]}
+            except Exception as error:
+                return told | {"verdict": "FAILED", "why": f"cut: {_short(error)}"}
+        if not cuttable:
+            continue
+        want = _run(_oracle(model, sites, cuttable), inputs)
+        try:
+            got = _run(smaller, inputs)
+        except Exception as error:
+            return told | {"verdict": "FAILED", "why": f"after the cut: {_short(error)} ({cuttable})"}
+        worst = max(worst, _apart(want, got))
+        if worst > LIMIT:
+            return told | {"verdict": "WRONG", "why": f"cut differs from the oracle by {worst:.1e} ({cuttable})"}
+    if refused and len({n for n in sites if sites[n].refusal}) == len(sites):
+        return told | {"verdict": "refused", "why": next(iter(refused.values()))}
+    return (
+        told
+        | {"verdict": "exact", "why": "", "difference": worst}
+        | ({"partly": next(iter(refused.values()))} if refused else {})
+    )
+
+
+def _plans(sites: dict[str, Any], reached: set[str]) -> list[dict[str, list[int]]]:
+    """One plan with another set at every site, one that empties the first site."""
+    by_module: dict[str, list[str]] = {}
+    for name, site in sites.items():
+        if name in reached:
+            by_module.setdefault(site.module, []).append(name)
+    cycle = ([0], [1, 3], [2], [0, 1, 2], [3], [0, 2])
+    uneven: dict[str, list[int]] = {}
+    for index, (_, names) in enumerate(by_module.items()):
+        heads = sites[names[0]].heads
+        if heads > 1:
+            some = sorted({h % heads for h in cycle[index % 6]}) if heads > 2 else [index % heads]
+            uneven |= dict.fromkeys(names, some)
+    first = next(iter(by_module.values()))
+    emptied = {**uneven, **dict.fromkeys(first, list(range(sites[first[0]].heads)))}
+    return [plan for plan in (uneven, emptied) if plan]
+
+
+def _oracle(model: Any, sites: dict[str, Any], remove: dict[str, list[int]]) -> Any:
+    model = copy.deepcopy(model)
+    for name, heads in remove.items():
+        path, _, bare = sites[name].output.partition(":")
+        module, width = model.get_submodule(path), sites[name].head_dim
+        weight = getattr(module, bare or "weight")
+        with torch.no_grad():
+            for head in heads:
+                rows = slice(head * width, (head + 1) * width)
+                if bare:
+                    weight[:, head] = 0
+                elif type(module).__name__ == "Conv1D":
+                    weight[rows] = 0
+                else:
+                    weight[:, rows] = 0
+    return model
+
+
+def _reached(model: Any, sites: dict[str, Any], inputs: dict[str, Any]) -> set[str]:
+    """Sites whose output projection (or whose module, where that is never called) runs."""
+    ran: set[str] = set()
+    handles = []
+    for site in sites.values():
+        path = site.module if never_called(model, site) else site.output
+        handles.append(
+            model.get_submodule(path).register_forward_pre_hook(lambda *_, module=site.module: ran.add(module))
+        )
+    _run(model, inputs)
+    for handle in handles:
+        handle.remove()
+    return {name for name, site in sites.items() if site.module in ran}
+
+
+def _missed(model: Any, sites: dict[str, Any]) -> list[str]:
+    """Classes of attention modules that own matrices and are no site."""
+    inside = [site.module for site in sites.values()]
+    missed = set()
+    for path, module in model.named_modules():
+        name = type(module).__name__
+        if "ttention" not in name or any(
+            path == i or path.startswith(i + ".") or i.startswith(path + ".") for i in inside
+        ):
+            continue
+        if sum(1 for child in module.children() if getattr(getattr(child, "weight", None), "ndim", 0) == 2) >= 2:
+            missed.add(name)
+    return sorted(missed)
+
+
+def _run(model: Any, inputs: dict[str, Any]) -> torch.Tensor:
+    torch.manual_seed(0)
+    with torch.no_grad():
+        return main_output(model(**inputs))
+
+
+def _apart(want: torch.Tensor, got: torch.Tensor) -> float:
+    if want.shape != got.shape:
+        return float("inf")
+    if not torch.equal(torch.isfinite(want), torch.isfinite(got)):
+        return float("inf")
+    want, got = want.nan_to_num(0, 0, 0), got.nan_to_num(0, 0, 0)
+    return ((want - got).abs().max() / want.abs().max().clamp(min=1e-3)).item()
+
+
+def _eager_experts(model: Any) -> None:
+    """The grouped kernel of mixtures of experts has no float64."""
+    if hasattr(model, "set_experts_implementation"):
+        with contextlib.suppress(Exception):
+            model.set_experts_implementation("eager")
+
+
+def _alarm(*_: Any) -> None:
+    raise Timeout
+
+
+def _short(error: BaseException) -> str:
+    text = " ".join(str(error).split())
+    return f"{type(error).__name__}: {text[:420]}"
+
+
+def _in_processes(names: list[str], jobs: int, seconds: int) -> list[dict[str, Any]]:
+    """Rows from a few worker processes; a worker that dies costs one row, the rest goes on in a new one."""
+    waiting = [names[i::jobs] for i in range(jobs)]
+    rows: list[dict[str, Any]] = []
+    running = [_Worker(part, seconds) for part in waiting if part]
+    while running:
+        for worker in list(running):
+            if worker.process.poll() is None:
+                continue
+            running.remove(worker)
+            rows += worker.rows()
+            rest = worker.names[len(worker.rows()) :]
+            if rest and worker.process.returncode:
+                rows.append(
+                    {
+                        "type": rest[0],
+                        "verdict": "not buildable",
+                        "why": f"the process died ({worker.process.returncode})",
+                        "seconds": 0,
+                    }
+                )
+                if rest[1:]:
+                    running.append(_Worker(rest[1:], seconds))
+        time.sleep(0.3)
+    return rows
+
+
+class _Worker:
+    def __init__(self, names: list[str], seconds: int) -> None:
+        self.names = names
+        self.out = tempfile.NamedTemporaryFile("w+")  # noqa: SIM115 - lives as long as the worker
+        command = [sys.executable, __file__, "--worker", "--only", ",".join(names), "--seconds", str(seconds)]
+        self.process = subprocess.Popen(
+            command, stdout=self.out, stderr=subprocess.DEVNULL, env={**os.environ, "OMP_NUM_THREADS": "1"}
+        )
+
+    def rows(self) -> list[dict[str, Any]]:
+        lines = Path(self.out.name).read_text().splitlines()
+        return [json.loads(line[4:]) for line in lines if line.startswith("ROW ")]
+
+
+def _options() -> Any:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--only", help="model types, comma-separated")
+    parser.add_argument("--out", help="write the table here")
+    parser.add_argument("--json", help="write the rows here")
+    parser.add_argument("--jobs", type=int, default=2)
+    parser.add_argument("--seconds", type=int, default=90, help="limit for one model type")
+    parser.add_argument("--worker", action="store_true", help=argparse.SUPPRESS)
+    return parser.parse_args()
+
+
+def _page(rows: list[dict[str, Any]], counts: Counter[str]) -> str:
+    versions = ", ".join(f"{name} {importlib.metadata.version(name)}" for name in ("transformers", "torch"))
+    order = ("exact", "refused", "not reached", "not buildable", "no attention", "no model class", "FAILED", "WRONG")
+    lines = ["# Model types", "", f"Written by `benchmarks/families.py` ({versions}, float64, tiny random models).", ""]
+    lines += ["| verdict | model types |", "|---|---|", *(f"| {v} | {counts[v]} |" for v in order), ""]
+    for verdict in ("exact", "refused", "not reached", "not buildable", "no attention", "FAILED", "WRONG"):
+        lines += [f"## {verdict}", ""]
+        mine = [r for r in rows if r["verdict"] == verdict]
+        if verdict in ("exact", "no attention"):
+            lines += [", ".join(r["type"] + ("*" if r.get("partly") else "") for r in mine), ""]
+            if any(r.get("partly") for r in mine):
+                lines += [
+                    "`*` some sites of this type are refused: "
+                    + "; ".join(sorted({r["partly"] for r in mine if r.get("partly")})),
+                    "",
+                ]
+        else:
+            lines += [
+                "| type | why |",
+                "|---|---|",
+                *(f"| {r['type']} | {r['why'].replace('|', '/')} |" for r in mine),
+                "",
+            ]
+    return "\n".join(lines)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,143 @@
+"""Tiny models of any configuration class: sizes shrunk by the names of its fields, parts included."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import re
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from transformers import PreTrainedConfig, PreTrainedModel
+
+# Field names to sizes; the first pattern that matches the whole name wins.
+SIZES: tuple[tuple[str, int], ...] = (
+    (r".*(kv_heads|key_value_heads|kv_head)", 2),
+    (r"(.*_)?(num_|n_)?(attention_|attn_|self_attention_|index_)?(heads?|nheads?)", 4),
+    (r"(qk_nope_|qk_rope_|v_|.*_)?head_dim|d_kv|attention_head_size|kv_channels|head_size|d_head|dim_head", 8),
+    (r".*(vocab_size|codebook_size|num_embeddings|codevector_dim).*", 128),
+    (r".*(ffn|intermediate|feedforward|d_ff|d_inner|mlp_dim|inner_dim|shared_expert).*", 64),
+    (r"(.*_)?(num_|n_)?(experts|local_experts|routed_experts|mem_blocks)", 4),
+    (r"(.*_)?(experts_per_tok|num_experts_per_token|top_?k|moe_topk|.*topk)", 2),
+    (r"n_group|topk_group|num_expert_group", 1),
+    (r"(.*_)?(num_|n_)?(hidden_|encoder_|decoder_|hidden_group_)?(layers|layer|blocks|n_blocks|depth|hidden_layers)", 2),
+    (r".*(max_position|n_positions|n_ctx|max_.*positions|context_length|max_seq|model_max).*", 64),
+    (r"q_lora_rank|kv_lora_rank|.*lora_rank|.*_lora.*", 16),
+    (r"hidden_size|d_model|n_embd|dim|embed_dim|.*hidden_(size|dim)|.*embed_dim|embedding_size|projection_dim|emb_dim"
+     r"|word_embed_proj_dim|.*output_dim|output_hidden_size|out_hidden_size|.*_embed_size|encoder_dim|.*hidden_channels"
+     r"|.*model_dim|.*embedding_dim|.*proj_dim|.*embd|conv_dim|vision_output_dim|.*projection_size|.*d_model|width", 32),
+    (r".*num_mel_bins|input_feat_per_channel|.*n_mels|.*mel_bins", 16),
+)  # fmt: skip
+LISTED_DEPTHS = re.compile(r"depths|num_blocks|layer_depths|blocks_per_stage|layers_per_stage")
+SPECIAL = re.compile(r".*(token_id|token_index|_id)$")
+VOCABULARY = 128
+
+
+def tiny_config(cls: type[PreTrainedConfig], **overrides: Any) -> PreTrainedConfig:
+    """A configuration of a class with small numbers."""
+    return cls(**{**_shrunk(cls), **overrides})
+
+
+def model_classes(cls: type[PreTrainedConfig]) -> list[type[PreTrainedModel]]:
+    """The classes that `transformers` builds from a configuration class, the most basic first."""
+    module = importlib.import_module(cls.__module__.replace("configuration_", "modeling_"))
+    found = [member for _, member in inspect.getmembers(module, inspect.isclass)
+             if issubclass(member, PreTrainedModel) and member.config_class is cls and member.__module__ == module.__name__
+             and not member.__name__.endswith("PreTrainedModel")]  # fmt: skip
+    rank = ("Model", "ForConditionalGeneration", "ForCausalLM", "ForSequenceClassification", "ForImageClassification")
+    return sorted(found, key=lambda c: (next((i for i, end in enumerate(rank) if c.__name__.endswith(end)), len(rank)),
+                                        len(c.__name__)))  # fmt: skip
+
+
+def build(cls: type[PreTrainedModel], config: PreTrainedConfig, *, most: int = 30_000_000) -> PreTrainedModel:
+    """A model with random weights, biases and tables, in evaluation mode."""
+    with torch.device("meta"):
+        size = sum(parameter.numel() for parameter in cls(config).parameters())
+    if size > most:
+        raise ValueError(f"{size / 1e6:.0f} million parameters: not shrunk")
+    torch.manual_seed(0)
+    model = cls(config).eval()
+    with torch.no_grad():
+        for tensor in model.parameters():
+            if tensor.is_floating_point():
+                tensor.add_(torch.randn(tensor.shape) * 0.1)
+    return model
+
+
+def _shrunk(cls: type[PreTrainedConfig]) -> dict[str, Any]:
+    default = cls()
+    fields = default.to_dict()
+    parts = cls.sub_configs
+    values: dict[str, Any] = {}
+    for name in inspect.signature(cls.__init__).parameters:
+        if name in parts or name not in fields:
+            continue
+        value = fields[name]
+        small = _small(name, value, fields)
+        if small != value:
+            values[name] = small
+    for name, part in parts.items():
+        own = getattr(default, name, None)
+        kind = type(own) if isinstance(own, PreTrainedConfig) else part
+        if own is not None and isinstance(own, PreTrainedConfig):
+            inner = _shrunk(kind)
+            values[name] = {**inner, "model_type": kind.model_type} if kind.model_type else inner
+    return values
+
+
+def _small(name: str, value: Any, fields: dict[str, Any]) -> Any:
+    if isinstance(value, bool) or value is None:
+        return value
+    if isinstance(value, int):
+        return _number(name, value, fields)
+    if (
+        isinstance(value, (list, tuple))
+        and value
+        and all(isinstance(v, int) and not isinstance(v, bool) for v in value)
+    ):
+        return _list(name, list(value))
+    if isinstance(value, dict) and "mrope_section" in value:
+        return {**value, "mrope_section": [2, 1, 1]}
+    return value
+
+
+def _number(name: str, value: int, fields: dict[str, Any]) -> int:
+    if SPECIAL.fullmatch(name):
+        return value if value < VOCABULARY else 100 + sum(map(ord, name)) % 19
+    if name == "image_size" or name.endswith("_image_size"):
+        return min(value, 32)
+    if name == "patch_size":
+        return min(value, 8)
+    for pattern, size in SIZES:
+        if re.fullmatch(pattern, name):
+            if "kv_head" in name or "key_value_head" in name:
+                heads = next(
+                    (
+                        fields[n]
+                        for n in ("num_attention_heads", "num_heads", "n_heads")
+                        if isinstance(fields.get(n), int)
+                    ),
+                    0,
+                )
+                return 1 if value == 1 else (4 if value == heads else 2)
+            return min(value, size)
+    return value
+
+
+def _list(name: str, value: list[int]) -> list[int]:
+    if LISTED_DEPTHS.fullmatch(name):
+        return [min(v, 1) for v in value]
+    if re.fullmatch(
+        r"(.*_)?(hidden_sizes|embed_dims?|neck_hidden_sizes|hidden_dims|channels|encoder_hidden_sizes)", name
+    ):
+        unit = max(1, value[0] // 16)
+        return [max(8, v // unit) for v in value]
+    if name.endswith("image_size"):
+        return [min(v, 32) for v in value]
+    return value
+
+
+def tiny_configs(cls: type[PreTrainedConfig]) -> Iterator[PreTrainedConfig]:
+    """Small configurations to try, one after another: as shrunk, then with fewer fields shrunk."""
+    yield tiny_config(cls)

@@ -1,0 +1,171 @@
+"""The rehearsal: attention of a class that headwise has not proven is cut on a copy of one module first.
+
+The families of the matrix in `tests/` are proven. For any other class structure alone speaks, and it can be wrong:
+an unknown order of fused rows, a map whose width is that of the heads by chance. So one module is copied, the copies
+are put into the model, cut, run on synthetic inputs, compared with the gated model, and taken out again.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import logging
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from headwise.analysis import families
+from headwise.analysis.errors import BadInput, CannotCut
+from headwise.analysis.gates import gated, never_called
+from headwise.analysis.paths import root_path
+from headwise.analysis.sites import Site
+from headwise.analysis.synthetic import synthetic_inputs
+from headwise.prune.edits import Edit
+from headwise.prune.replay import replay
+
+log = logging.getLogger("headwise")
+
+# A wrong slice shows as a difference of order 1; rounding stays below these, by the weights' precision.
+LIMITS = {torch.float64: 1e-5, torch.float32: 1e-4}
+LIMIT_OF_HALVES = 5e-2
+
+
+class _Enough(Exception):
+    """The site's output has been seen; the rest of the pass is of no interest."""
+
+
+def unproven(model: nn.Module, sites: Mapping[str, Site], names: Sequence[str]) -> list[str]:
+    """One site of each kind of attention, among those named, that no family of the matrix covers."""
+    first: dict[tuple[str, ...], str] = {}
+    for name in names:
+        module = model.get_submodule(sites[name].module)
+        kind = type(module).__name__
+        if kind not in families.PROVEN:
+            first.setdefault((kind, *sorted(child for child, _ in module.named_parameters())), name)
+    return list(first.values())
+
+
+def rehearse(
+    model: nn.Module, sites: Mapping[str, Site], remove: Mapping[str, Sequence[int]],
+    edits_of: Callable[[str], list[Edit]], *, fused: Sequence[str] = (),
+) -> None:  # fmt: skip
+    """Nothing, if cutting a copy of one module of each unproven kind equals gating it.
+
+    Args:
+        model: the model that will be cut; in the end it is what it was, bit for bit.
+        sites: its sites.
+        remove: site name to the heads that go.
+        edits_of: the edits that cut one site alone.
+        fused: sites whose projection is fused in an order that is not known: without a rehearsal they are refused.
+
+    Raises:
+        CannotCut: if the cut copy stops with an error or gives other numbers.
+    """
+    kinds = unproven(model, sites, list(remove))
+    if not kinds:
+        return
+    inputs = None
+    if not any(parameter.is_meta for parameter in model.parameters()):
+        with _still(model):
+            try:
+                inputs = synthetic_inputs(model)
+            except BadInput as error:
+                log.warning("cannot rehearse the cut of %s: %s", type(model).__name__, error)
+    for name in kinds:
+        kind = type(model.get_submodule(sites[name].module)).__name__
+        if inputs is None:
+            if name in fused:
+                raise CannotCut(
+                    f"site {name}: {kind} fuses its projections, and whether their rows are grouped by head cannot be tried out "
+                    "here. Gating works; to cut, add the class to headwise.analysis.families (GROUPED_ROWS or PROVEN)."
+                )
+            continue
+        reason = _try(model, sites[name], list(remove[name]), edits_of(name), inputs)
+        if reason:
+            raise CannotCut(
+                f"site {name}: {kind} is not among the families that headwise knows, and a copy of it, cut for a try, {reason}. "
+                "Nothing was changed. Gating works (headwise.analysis.gated); leave these sites out of the plan."
+            )
+
+
+def _try(model: nn.Module, site: Site, heads: list[int], edits: list[Edit], inputs: dict[str, Any]) -> str:
+    """What went wrong on the copy, or ``; a site that the inputs do not reach cannot go wrong here."""
+    with _still(model):
+        dense = _output(model, site, inputs)
+        if dense is None:
+            log.warning("site %s: synthetic inputs do not reach it, so its cut was not rehearsed", site.name)
+            return ""
+        with gated(model, {site.name: heads}):
+            want = _output(model, site, inputs)
+        try:
+            with _copies(model, edits):
+                replay(model, edits)
+                # To the end: what this site hands on must suit the blocks behind it.
+                got = _output(model, site, inputs, stop=False)
+        except Exception as error:
+            return f"stops with {type(error).__name__}: {' '.join(str(error).split())[:140]}"
+    if want is None or got is None or want.shape != got.shape:
+        return "gives an output of another shape"
+    limit = LIMITS.get(next(model.parameters()).dtype, LIMIT_OF_HALVES)
+    want, got = want.double(), got.double()
+    apart = ((want - got).abs().max() / want.abs().max().clamp(min=1e-12)).item()
+    return f"differs from the gated one by {apart:.1e} of its output" if not apart <= limit else ""
+
+
+def _output(model: nn.Module, site: Site, inputs: dict[str, Any], *, stop: bool = True) -> Tensor | None:
+    """The site's first output, in a pass that ends there if it may; None if the pass never comes by."""
+    seen: list[Tensor] = []
+    # nn.MultiheadAttention calls its projection only once it is cut: watch the whole module then.
+    module = model.get_submodule(site.module)
+    whole = never_called(model, site) or isinstance(module, nn.MultiheadAttention)
+
+    def look(_: nn.Module, args: Any, output: Any) -> None:
+        seen.append((output if isinstance(output, Tensor) else output[0]).detach().clone())
+        if stop:
+            raise _Enough
+
+    handle = model.get_submodule(site.module if whole else site.output).register_forward_hook(look)
+    try:
+        with contextlib.suppress(_Enough):
+            model(**inputs)
+    finally:
+        handle.remove()
+    return seen[0] if seen else None
+
+
+@contextlib.contextmanager
+def _copies(model: nn.Module, edits: Sequence[Edit]) -> Iterator[None]:
+    """The modules that the edits touch are replaced by copies for as long as the block lasts."""
+    touched = {path for edit in edits if (path := _there(model, edit["module"])) is not None}
+    outer = [path for path in touched if not any(path.startswith(other + ".") for other in touched)]
+    originals = {path: model.get_submodule(path) for path in outer}
+    for path, twin in copy.deepcopy(originals).items():
+        model.set_submodule(path, twin)
+    try:
+        yield
+    finally:
+        for path, original in originals.items():
+            model.set_submodule(path, original)
+
+
+def _there(model: nn.Module, path: str) -> str | None:
+    """A record's path from the root; a submodule that the edits themselves bring has none yet."""
+    try:
+        return root_path(model, path)
+    except ValueError:
+        return None
+
+
+@contextlib.contextmanager
+def _still(model: nn.Module) -> Iterator[None]:
+    """Evaluation mode without gradients, the random state and every training flag kept."""
+    flags = [(module, module.training) for module in model.modules()]
+    model.eval()
+    try:
+        with torch.random.fork_rng(devices=[]), torch.no_grad():
+            yield
+    finally:
+        for module, flag in flags:
+            module.training = flag
