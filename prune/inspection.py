@@ -16,7 +16,7 @@ def inspect(
     split: str | None = None,
     text: str | None = None,
     samples: int = 1024,
-    batch_size: int = 32,
+    batch_size: int | None = None,
     max_length: int | None = None,
     seed: int = 0,
     revision: str | None = None,
@@ -34,7 +34,7 @@ def inspect(
         split: of a data set.
         text: column of the text.
         samples: texts drawn at most.
-        batch_size: texts a batch.
+        batch_size: texts a batch; as many as fit if None.
         max_length: tokens a text.
         seed: of all that is drawn.
         revision: of a hub checkpoint.
@@ -60,8 +60,10 @@ def inspect(
     opened = open_checkpoint(model, revision=revision, dtype=dtype, device=device, trust_remote_code=trust_remote_code)
     made = environment(seed=seed, model=opened.facts, texts={"calibration": corpus.summary()})
     with new_folder(target, overwrite=overwrite) as work:
-        how = {"batch_size": batch_size, "max_length": max_length, "seed": seed}
-        analyze(opened.model, opened.tokenizer, corpus, **how).save(work / "evidence")
+        evidence = analyze(
+            opened.model, opened.tokenizer, corpus, batch_size=batch_size, max_length=max_length, seed=seed
+        )
+        evidence.save(work / "evidence")
         content = json.dumps({**made, "finished": now()}, indent=2)
         (work / "environment.json").write_text(content + "\n", encoding="utf-8")
         write(work)

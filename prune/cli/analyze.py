@@ -25,7 +25,7 @@ TextsFile = Annotated[Path | None, typer.Option("--texts", help="A text a line; 
 Dataset = Annotated[str | None, typer.Option("--dataset", metavar="NAME[:CONFIG]", help="A data set of the hub.")]
 Split = Annotated[str | None, typer.Option(help="The data set's split; train if left out.")]
 TextColumn = Annotated[str | None, typer.Option(help="The column of the text.")]
-BatchSize = Annotated[int, typer.Option(min=1, help="Texts a batch.")]
+BatchSize = Annotated[int | None, typer.Option(min=1, help="Texts a batch; as many as fit if left out.")]
 MaxLength = Annotated[int | None, typer.Option(min=2, help="Tokens a text; the model's limit if left out.")]
 MaxSamples = Annotated[int, typer.Option(min=1, help="Texts drawn at most.")]
 
@@ -39,7 +39,7 @@ def analyze(
     revision: Revision = None,
     dtype: DtypeOption = None,
     device: Device = None,
-    batch_size: BatchSize = 32,
+    batch_size: BatchSize = None,
     max_length: MaxLength = None,
     max_samples: MaxSamples = 1024,
     seed: Seed = None,

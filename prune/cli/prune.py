@@ -99,8 +99,8 @@ def run_recipe(
     Raises:
         typer.Exit: with code 3, if the recipe's limits are broken.
     """
-    loaded = _load(recipe, changes)
     with speaking(quiet):
+        loaded = _load(recipe, changes)
         from headwise.prune.cli.summary import broken_limits, summary, summary_table
         from headwise.prune.pipeline import run
 
@@ -135,15 +135,37 @@ def _load(recipe: str, changes: Sequence[str]) -> Any:
 
 
 def _dry_run(recipe: str, changes: Sequence[str], *, trust_remote_code: bool, as_json: bool, quiet: bool) -> None:
-    loaded = _load(recipe, changes)
     with speaking(quiet):
+        loaded = _load(recipe, changes)
         from headwise.prune.pipeline import dry_run
 
         found = dry_run(loaded, trust_remote_code=trust_remote_code)
         if as_json:
             put_json(found)
         elif not quiet:
-            stdout().print(table("what the recipe would do", ["", ""], list(_lines(found))))
+            stdout().print(table("what the recipe would do", ["", ""], _lines(_for_people(found))))
+
+
+def _for_people(found: Mapping[str, Any]) -> dict[str, Any]:
+    """The forecast without what only programs read, and its seconds as a duration."""
+    shown = {name: value for name, value in found.items() if name != "bytes"}
+    time = dict(shown.get("time", {}))
+    if "seconds_about" in time:
+        time["about"] = duration(float(time.pop("seconds_about")))
+    return shown | ({"time": time} if time else {})
+
+
+def duration(seconds: float) -> str:
+    """Seconds as people say them.
+
+    >>> duration(42.1), duration(600), duration(7_500), duration(1_200_000)
+    ('42 s', '10 min', '2.1 h', '14 days')
+    """
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    if seconds < 5_400:
+        return f"{seconds / 60:.0f} min"
+    return f"{seconds / 3_600:.1f} h" if seconds < 172_800 else f"{seconds / 86_400:.0f} days"
 
 
 def _lines(found: Mapping[str, Any], above: str = "") -> list[tuple[str, str]]:

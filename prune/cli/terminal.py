@@ -68,10 +68,13 @@ def speaking(quiet: bool) -> Iterator[None]:
 
     from headwise.analysis.progress import progress_shown
 
-    os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1" if quiet else "0")
+    shown = not quiet and sys.stderr.isatty()
+    # Read when those libraries are first imported, which the commands do inside this block.
     os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
-    shown = not quiet and sys.stderr.isatty()
+    if not shown:
+        os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
+        os.environ.setdefault("HF_DATASETS_DISABLE_PROGRESS_BARS", "1")
     with warnings.catch_warnings(), progress_shown(shown):
         if quiet:
             warnings.simplefilter("ignore")

@@ -1,6 +1,7 @@
 """The commands: exit codes, one clear message, quick help, nothing raw on the terminal."""
 
 import errno
+import inspect
 import json
 import re
 import subprocess
@@ -12,9 +13,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 from safetensors.numpy import save_file
-from transformers import AlbertConfig, BertConfig, BertForMaskedLM, LlamaConfig
+from transformers import AlbertConfig, AutoTokenizer, BertConfig, BertForMaskedLM, BertModel, LlamaConfig
 
 from headwise.analysis.errors import BadInput, ProofFailed
+from headwise.analysis.evidence import Evidence
 from headwise.prune import cut, save
 from headwise.prune.cli import heads as heads_verb
 from headwise.prune.cli import main
@@ -24,6 +26,7 @@ from headwise.prune.inspection import run_folder
 from headwise.prune.recipe import Recipe
 from headwise.prune.recipe_errors import printable
 from headwise.prune.shipped import shipped
+from headwise.prune.skeleton import where_is
 
 PROGRAM = [sys.executable, "-c", "import sys; from headwise.prune.cli import main; sys.exit(main())"]
 EVIL = "\x1b[31mred[bold]\x07\u202e"
@@ -303,6 +306,66 @@ def test_check_tells_all_mistakes_of_all_files(capsys, tmp_path):
     refused(capsys, "recipes", "show", "nobody")
 
 
+# --- analyze -------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def tiny(tmp_path_factory):
+    """A whole checkpoint of random weights, with a real tokenizer."""
+    folder = tmp_path_factory.mktemp("tiny")
+    config = BertConfig(num_hidden_layers=2, num_attention_heads=2, hidden_size=16, intermediate_size=16)
+    BertModel(config).save_pretrained(folder)
+    AutoTokenizer.from_pretrained(where_is("embedded")).save_pretrained(folder)
+    return folder
+
+
+@pytest.fixture
+def texts(tmp_path):
+    path = tmp_path / "texts.txt"
+    path.write_text("".join(f"The {n} dogs saw the cat, and it ran away from them.\n" for n in range(40)))
+    return path
+
+
+def test_analyze_writes_evidence_and_a_report(capsys, tiny, texts, tmp_path):
+    target = tmp_path / "out"
+    arguments = ["analyze", tiny, "--texts", texts, "--max-samples", 20, "--max-length", 16, "--output-dir", target]
+    code, out, err = ran(capsys, *arguments, "--json")
+    assert (code, err) == (0, "")
+    assert json.loads(out) == {"run": str(target), "report": str(target / "report.html")}
+    evidence = Evidence.load(target / "evidence")
+    assert evidence.heads == [("0", 0), ("0", 1), ("1", 0), ("1", 1)]
+    assert evidence["statistics/entropy"].shape == (4,)
+    made = json.loads((target / "environment.json").read_text())
+    assert made["texts"]["calibration"]["count"] == 20
+    assert made["model"]["class"] == "BertModel"
+    before = (target / "environment.json").read_bytes()
+    assert "exists" in refused(capsys, *arguments)
+    assert (target / "environment.json").read_bytes() == before
+    assert ran(capsys, *arguments, "--overwrite", "--quiet") == (0, "", "")
+    assert [path.name for path in tmp_path.iterdir() if "partial" in path.name] == []
+
+
+def test_analyze_leaves_nothing_behind_when_the_disk_is_full(capsys, tiny, texts, tmp_path, monkeypatch):
+    def full(*_, **__):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(Evidence, "save", full)
+    arguments = ["analyze", tiny, "--texts", texts, "--max-samples", 8, "--max-length", 16]
+    message = refused(capsys, *arguments, "--output-dir", tmp_path / "out")
+    assert "space" in message or "full" in message
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["texts.txt"]
+
+
+def test_analyze_refuses_what_it_cannot_read(capsys, tiny, tmp_path):
+    target = ["--output-dir", tmp_path / "out"]
+    refused(capsys, "analyze", tiny, "--texts", tmp_path / "none.csv", *target)
+    table = tmp_path / "table.csv"
+    table.write_text("a,b\n1,2\n")
+    assert "nonsense" in refused(capsys, "analyze", tiny, "--texts", table, "--text-column", "nonsense", *target)
+    assert "nonsense" in refused(capsys, "analyze", tiny, "--device", "nonsense", *target)
+    assert not (tmp_path / "out").exists()
+
+
 # --- report --------------------------------------------------------------------------------------------
 
 
@@ -397,6 +460,25 @@ def test_prune_refuses_before_anything_runs(capsys, pipeline, tmp_path):
     assert "bad.yaml:3: remove.heads" in refused(capsys, "prune", "m", "-r", bad)
     assert "--set seed=x" in refused(capsys, "prune", "m", "-r", "redundancy", "--set", "seed=x")
     assert pipeline.calls == []
+
+
+def test_the_pipeline_takes_what_the_command_hands_on():
+    import headwise.prune.pipeline as real
+
+    taken = inspect.signature(real.run).parameters
+    assert {"output_dir", "overwrite", "resume", "device", "trust_remote_code"} <= set(taken)
+    assert "trust_remote_code" in inspect.signature(real.dry_run).parameters
+
+
+def test_a_dry_run_needs_no_weights(capsys, bert):
+    arguments = ["prune", bert, "-r", "redundancy", "--set", "remove.heads=3", "--dry-run"]
+    code, out, _ = ran(capsys, *arguments)
+    assert code == 0
+    assert re.search(r"heads removed +3\b", out)
+    found = json.loads(ran(capsys, *arguments, "--json")[1])
+    assert (found["heads"], found["heads_removed"]) == (12, 3)
+    message = refused(capsys, *arguments, "--set", "keep.heads.0=[4]")
+    assert "--set keep.heads.0=[4]: keep.heads.0[0]: no head 4: site '0' has 4 heads, 0 to 3" in message
 
 
 def test_run_folders_are_named_safely():
