@@ -113,9 +113,7 @@ class Plan(BaseModel):
         try:
             content = json.loads(path.read_text(encoding="utf-8"), object_pairs_hook=_without_repeated_keys)
         except (OSError, UnicodeDecodeError) as problem:
-            raise BadInput(
-                f"{path}: cannot read the plan ({problem}); give the path of a plan.json"
-            ) from problem
+            raise BadInput(f"{path}: cannot read the plan ({problem}); give the path of a plan.json") from problem
         except json.JSONDecodeError as problem:
             raise BadInput(
                 f"{path}:{problem.lineno}: not JSON ({problem.msg}); a plan looks like "

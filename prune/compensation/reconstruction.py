@@ -27,9 +27,11 @@ class Reconstruct(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     kind: Literal["reconstruction"] = "reconstruction"
-    weight: Literal["gradient", "none"] = Field("none", description="whether tokens count by the loss's gradient")
-    ridge: float = Field(1e-2, gt=0, le=10, description="added to the diagonal, in units of its mean")
-    bias: Literal["auto", "never"] = Field("auto", description="`auto` refits the bias where there is one")
+    weight: Literal["gradient", "none"] = Field(
+        default="none", description="whether tokens count by the loss's gradient"
+    )
+    ridge: float = Field(default=1e-2, gt=0, le=10, description="added to the diagonal, in units of its mean")
+    bias: Literal["auto", "never"] = Field(default="auto", description="`auto` refits the bias where there is one")
     #: Forward-backward passes over the calibration texts (none more if the score made the same pass).
     passes: ClassVar[float] = 1.0
 

@@ -31,7 +31,9 @@ class Fisher(BaseModel):
     passes_per_head: ClassVar[float] = 0
 
     kind: Literal["fisher"] = "fisher"
-    form: Literal["diagonal", "block"] = Field("diagonal", description="heads alone, or with the others of their site")
+    form: Literal["diagonal", "block"] = Field(
+        default="diagonal", description="heads alone, or with the others of their site"
+    )
 
     def score(self, calibration: Calibration) -> Scores:
         """Scores per head: the squared loss gradient, or the rank in the order of removal.

@@ -29,9 +29,11 @@ class Gradient(BaseModel):
 
     kind: Literal["gradient"] = "gradient"
     variant: Literal["per-example", "per-token", "per-batch"] = Field(
-        "per-example", description="where the absolute value is taken"
+        default="per-example", description="where the absolute value is taken"
     )
-    normalize: Literal["none", "site"] = Field("none", description="`site` divides by the site's Euclidean norm")
+    normalize: Literal["none", "site"] = Field(
+        default="none", description="`site` divides by the site's Euclidean norm"
+    )
 
     def score(self, calibration: Calibration) -> Scores:
         """Scores per head, in units of the loss per text (per token for `per-token`).

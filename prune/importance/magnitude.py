@@ -24,7 +24,9 @@ class Magnitude(BaseModel):
     passes_per_head: ClassVar[float] = 0
 
     kind: Literal["magnitude"] = "magnitude"
-    normalize: Literal["none", "site"] = Field("none", description="`site` divides by the site's Euclidean norm")
+    normalize: Literal["none", "site"] = Field(
+        default="none", description="`site` divides by the site's Euclidean norm"
+    )
 
     def score(self, calibration: Calibration) -> Scores:
         """Scores per head: the norm of W_O's columns."""

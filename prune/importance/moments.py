@@ -35,8 +35,8 @@ class Moments:
         """
         # Apple's GPUs have no float64; there the sums live in the main memory.
         where = "cpu" if torch.device(device).type == "mps" else device
-        exact = {"dtype": torch.float64, "device": where}
-        return cls(torch.zeros((), **exact), torch.zeros(columns, **exact), torch.zeros(columns, columns, **exact))
+        second = torch.zeros(columns, columns, dtype=torch.float64, device=where)
+        return cls(second.new_zeros(()), second.new_zeros(columns), second)
 
     def add(self, contexts: Float[Tensor, "token column"], weights: Float[Tensor, " token"] | None = None) -> None:
         """Count tokens in, each with its weight (1 by default).
@@ -48,12 +48,8 @@ class Moments:
         """
         heavy = contexts if weights is None else contexts * weights.unsqueeze(-1)
         self.second += (heavy.T @ contexts).to(self.second)
-        self.first += heavy.sum(0, dtype=self.first.dtype if heavy.device.type != "mps" else None).to(self.first)
-        self.weight += (
-            torch.tensor(float(len(contexts))).to(self.weight)
-            if weights is None
-            else weights.double().sum().to(self.weight)
-        )
+        self.first += heavy.to(self.first).sum(0)
+        self.weight += len(contexts) if weights is None else weights.to(self.weight).sum()
         self.tokens += len(contexts)
 
     def __add__(self, other: Moments) -> Moments:
@@ -87,7 +83,7 @@ class Moments:
         if centred:
             mean = self.mean()
             second = second - np.outer(mean, mean)
-        return (second + second.T) / 2
+        return np.asarray((second + second.T) / 2)
 
     def _total(self) -> Float[Tensor, ""]:
         return self.weight if float(self.weight) > 0 else torch.ones_like(self.weight)

@@ -33,8 +33,10 @@ class Reconstruction(BaseModel):
     passes_per_head: ClassVar[float] = 0
 
     kind: Literal["reconstruction"] = "reconstruction"
-    weight: Literal["gradient", "none"] = Field("gradient", description="whether tokens count by the loss's gradient")
-    ridge: float = Field(1e-2, gt=0, le=10, description="added to the diagonal, in units of its mean")
+    weight: Literal["gradient", "none"] = Field(
+        default="gradient", description="whether tokens count by the loss's gradient"
+    )
+    ridge: float = Field(default=1e-2, gt=0, le=10, description="added to the diagonal, in units of its mean")
 
     def score(self, calibration: Calibration) -> Scores:
         """Scores per head: the rank in the order of removal; the costs drive the selection.

@@ -28,12 +28,12 @@ class Redundancy(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     kind: Literal["redundancy"] = "redundancy"
-    measure: str = Field("pearson", description="the evidence's similarity between heads")
+    measure: str = Field(default="pearson", description="the evidence's similarity between heads")
     linkage: Literal["average", "complete"] = Field(
-        "average", description="a cluster is as far from another as its heads on average, or at most"
+        default="average", description="a cluster is as far from another as its heads on average, or at most"
     )
     matters: Literal["gradient", "norm"] = Field(
-        "gradient", description="who stays: the head the loss leans on, or the one with the largest context"
+        default="gradient", description="who stays: the head the loss leans on, or the one with the largest context"
     )
 
     #: Forward-backward passes over the calibration texts per head.

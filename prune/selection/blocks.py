@@ -110,10 +110,8 @@ class Room:
             free = [tuple(head for head in group if head not in self.protected) for group in groups.values()]
             enough = len(self.left) - len(free) >= self.minimum
             return free if enough and all(free) else []
-        if self.unit == "head":
-            sets = [(head,) for head in self.left]
-        else:
-            sets = [tuple(group) for group in groups.values()]
+        whole = [[head] for head in self.left] if self.unit == "head" else list(groups.values())
+        sets = [tuple(heads) for heads in whole]
         return [
             heads
             for heads in sets

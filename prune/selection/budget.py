@@ -21,8 +21,8 @@ class Budget(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    heads: StrictInt | None = Field(None, ge=0, description="number of heads to remove")
-    fraction: float | None = Field(None, ge=0, le=1, description="share of all heads to remove")
+    heads: StrictInt | None = Field(default=None, ge=0, description="number of heads to remove")
+    fraction: float | None = Field(default=None, ge=0, le=1, description="share of all heads to remove")
 
     @model_validator(mode="after")
     def _exactly_one(self) -> Budget:

@@ -75,9 +75,7 @@ class AdditiveCosts:
         >>> AdditiveCosts({"0": np.array([1.0, 2.0])}).start(Block((site,))).costs([(1,)])
         array([2.])
         """
-        total = np.sum(
-            [np.asarray(self._scores[site.name], dtype=np.float64) for site in block.sites], axis=0
-        )
+        total = np.sum([np.asarray(self._scores[site.name], dtype=np.float64) for site in block.sites], axis=0)
         broken = [head for head in block.kept if not np.isfinite(total[head])]
         if broken:
             raise ValueError(f"site {block.name!r}: heads {broken} have no finite score")

@@ -87,16 +87,12 @@ def greedy(
     steps: list[Step] = []
     while True:
         fitting = [
-            offer
-            for name, offer in offers.items()
-            if offer is not None and offer.size <= min(budget, spare[name])
+            offer for name, offer in offers.items() if offer is not None and offer.size <= min(budget, spare[name])
         ]
         if not fitting:
             return steps
         # `min` keeps the first of equals: forward order breaks ties.
-        step = min(
-            fitting, key=lambda offer: (_share(rooms[offer.block], offer) if level else 0.0, offer.cost)
-        )
+        step = min(fitting, key=lambda offer: (_share(rooms[offer.block], offer) if level else 0.0, offer.cost))
         name = step.block
         steps.append(step)
         budget -= step.size

@@ -40,7 +40,7 @@ class Keep(BaseModel):
     heads: dict[SiteName, list[Head]] = Field(default_factory=dict)
     layers: list[StrictInt | str] = Field(default_factory=list)
     roles: dict[str, Annotated[StrictInt, Field(ge=0)] | Literal["all"]] = Field(default_factory=dict)
-    minimum_per_site: StrictInt = Field(1, ge=0)
+    minimum_per_site: StrictInt = Field(default=1, ge=0)
 
     def protected(self, sites: Mapping[str, Site], evidence: Any = None) -> dict[str, dict[int, str]]:
         """Why a head may not go: site name -> {head: the rule that keeps it}.
@@ -62,25 +62,19 @@ class Keep(BaseModel):
             if name not in sites:
                 mistakes.append(f"keep.heads: no site {name!r}; the model has {', '.join(sites)}")
             elif beyond := [head for head in heads if head >= sites[name].heads]:
-                mistakes.append(
-                    f"keep.heads: no head {beyond} in site {name!r}; it has 0 to {sites[name].heads - 1}"
-                )
+                mistakes.append(f"keep.heads: no head {beyond} in site {name!r}; it has 0 to {sites[name].heads - 1}")
             else:
                 found[name].update(dict.fromkeys(heads, "named in keep.heads"))
         for layer in self.layers:
-            name, mistake = _resolve(layer, sites)
+            meant, mistake = _resolve(layer, sites)
             mistakes.extend(mistake)
-            if name is not None:
-                found[name].update(
-                    dict.fromkeys(range(sites[name].heads), "its layer is named in keep.layers")
-                )
+            if meant is not None:
+                found[meant].update(dict.fromkeys(range(sites[meant].heads), "its layer is named in keep.layers"))
         if evidence is not None:
             for role, number in self.roles.items():
                 mistakes.extend(_keep_role(role, number, sites, evidence, found))
         if mistakes:
-            raise BadInput(
-                "The keep-rules do not fit the model:\n" + "\n".join(f"  {line}" for line in mistakes)
-            )
+            raise BadInput("The keep-rules do not fit the model:\n" + "\n".join(f"  {line}" for line in mistakes))
         return {name: heads for name, heads in found.items() if heads}
 
 

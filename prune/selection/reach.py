@@ -17,9 +17,7 @@ from headwise.prune.selection.greedy import Scope, greedy
 from headwise.prune.selection.keep import Keep
 
 
-def rooms_of(
-    sites: Mapping[str, Site], keep: Keep, unit: Unit = "group", evidence: Any = None
-) -> dict[str, Room]:
+def rooms_of(sites: Mapping[str, Site], keep: Keep, unit: Unit = "group", evidence: Any = None) -> dict[str, Room]:
     """What may go from each block under the keep-rules.
 
     Raises:
@@ -133,9 +131,7 @@ def _smallest(rooms: Mapping[str, Room], scope: Scope) -> int:
     """The fewest heads that can go at once, 0 if none can."""
     if scope == "uniform":
         calls = sum(len(room.block.sites) for room in rooms.values())
-        return next(
-            (level * calls - _gone(rooms) for level in _common(rooms) if level * calls > _gone(rooms)), 0
-        )
+        return next((level * calls - _gone(rooms) for level in _common(rooms) if level * calls > _gone(rooms)), 0)
     sizes = [
         (len(pieces) if room.unit == "even" else min(map(len, pieces))) * len(room.block.sites)
         for room in rooms.values()
@@ -149,9 +145,7 @@ def _largest(rooms: Mapping[str, Room], scope: Scope) -> int:
     if scope == "uniform":
         calls = sum(len(room.block.sites) for room in rooms.values())
         return max(max(_common(rooms), default=0) * calls - _gone(rooms), 0)
-    return sum(
-        _walk(rooms, sum(room.block.heads * len(room.block.sites) for room in rooms.values()), scope).values()
-    )
+    return sum(_walk(rooms, sum(room.block.heads * len(room.block.sites) for room in rooms.values()), scope).values())
 
 
 def _gone(rooms: Mapping[str, Room]) -> int:

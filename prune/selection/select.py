@@ -77,9 +77,7 @@ def select(
     """
     keep = keep or Keep()
     if keep.roles and evidence is None:
-        raise BadInput(
-            f"keep.roles names {', '.join(keep.roles)}, but there is no evidence about roles: analyse first"
-        )
+        raise BadInput(f"keep.roles names {', '.join(keep.roles)}, but there is no evidence about roles: analyse first")
     total = reachable(sites, budget, scope, keep, unit, evidence)
     rooms = rooms_of(sites, keep, unit, evidence)
     gone = sum(room.block.gone for room in rooms.values())

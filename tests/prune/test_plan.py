@@ -32,9 +32,7 @@ def test_the_file_is_small_and_readable(tmp_path):
     assert json.loads(text)["schema"] == 1
 
 
-@pytest.mark.parametrize(
-    "heads", [[-1], [1, 1], [], ["1"], [1.0], [True], "12", [None]], ids=lambda heads: repr(heads)
-)
+@pytest.mark.parametrize("heads", [[-1], [1, 1], [], ["1"], [1.0], [True], "12", [None]], ids=lambda heads: repr(heads))
 def test_heads_must_be_distinct_counting_numbers(heads):
     with pytest.raises(ValidationError):
         Plan(remove={"0": heads})

@@ -113,18 +113,13 @@ def test_budgets_are_met_and_rules_never_broken(scene):
 def test_site_scope_levels_the_losses():
     chosen = choose(model(6, 12), Budget(heads=43), scope="site")
     assert sorted(len(heads) for heads in chosen.remove.values()) == [7, 7, 7, 7, 7, 8]
-    assert {
-        len(heads) for heads in choose(model(6, 12), Budget(heads=43), scope="uniform").remove.values()
-    } == {7}
+    assert {len(heads) for heads in choose(model(6, 12), Budget(heads=43), scope="uniform").remove.values()} == {7}
 
 
 def test_repeating_a_recipe_removes_nothing_more():
     sites = model()
     first = choose(sites, Budget(fraction=0.5))
-    cut = {
-        name: site(name, kept=tuple(h for h in range(4) if h not in first.remove.get(name, [])))
-        for name in sites
-    }
+    cut = {name: site(name, kept=tuple(h for h in range(4) if h not in first.remove.get(name, []))) for name in sites}
     again = choose(cut, Budget(fraction=0.5))
     assert again.remove == first.remove
     assert again.steps == []
@@ -213,9 +208,7 @@ def test_a_bare_layer_number_must_mean_one_site():
     assert set(Keep(layers=["decoder.self.0"]).protected(sites)) == {"decoder.self.0"}
 
 
-@pytest.mark.parametrize(
-    "wrong", [{"heads": {"0": ["1"]}}, {"heads": {4.1: [0]}}, {"minimum_per_site": -1}, {"x": 1}]
-)
+@pytest.mark.parametrize("wrong", [{"heads": {"0": ["1"]}}, {"heads": {4.1: [0]}}, {"minimum_per_site": -1}, {"x": 1}])
 def test_malformed_keep_rules_are_refused(wrong):
     with pytest.raises(ValidationError):
         Keep(**wrong)
@@ -246,9 +239,7 @@ class Interacting:
         return Interacting(self.twins)
 
     def costs(self, units):
-        return np.array(
-            [10.0 if self.twins <= self.gone | set(unit) else 1 + 0.1 * unit[0] for unit in units]
-        )
+        return np.array([10.0 if self.twins <= self.gone | set(unit) else 1 + 0.1 * unit[0] for unit in units])
 
     def remove(self, unit):
         self.gone |= set(unit)
