@@ -31,7 +31,8 @@ from headwise.prune.selection import select
 from headwise.prune.speed import compare_speed
 from headwise.prune.stages import Stages
 from headwise.prune.surgery import cut
-from headwise.prune.tasks import choose_task, compare
+from headwise.prune.tasks import Outcome, choose_task, compare
+from headwise.prune.tasks.agreement import FittedAgreement, token_divergence
 
 _PROOF_BATCHES = 2
 
@@ -93,8 +94,7 @@ def run(
         material = gather(recipe.data, recipe.seed)
         stages.text("recipe.yaml", recipe.resolved_yaml)
         made = stages.json("environment.json", lambda: _environment(recipe, opened, material))
-        with _untouched(opened.model if model is not None else None):
-            done = _carry_out(recipe, opened, material, sites, stages, made)
+        done = _carry_out(recipe, opened, material, sites, stages, made)
     return Run(target, *done)
 
 
@@ -116,23 +116,20 @@ def _carry_out(
 
     plan = stages.saved("plan.json", lambda: _plan(recipe, calibration, evidence, made), Plan)
     before = fitted.judge(dense, material.evaluation)
-    compensation = {"schema": 1, **recipe.compensate.repair(calibration, plan.remove)}
-    stages.json("compensation.json", lambda: compensation)
-    smaller = cut(copy.deepcopy(dense), plan)
-    proof = stages.json("proof.json", lambda: _proof(dense, smaller, plan, material, tokenizer, how))
+    with _given_back(dense, sites):
+        # Repair changes what is left before the cut, so that gate and cut stay comparable.
+        repair = recipe.compensate.repair(calibration, plan.remove)
+        smaller = cut(copy.deepcopy(dense), plan)
+        proof = stages.json("proof.json", lambda: _proof(dense, smaller, plan, material, tokenizer, how))
     require(proof)
+    stages.json("compensation.json", lambda: {"schema": 1, **repair})
 
-    after = fitted.judge(smaller, material.evaluation)
-    accuracy = stages.json(
-        "accuracy.json", lambda: {**compare(before, after, seed=recipe.seed), "rows": len(material.evaluation)}
-    )
+    accuracy = stages.json("accuracy.json", lambda: _accuracy(recipe, fitted, dense, smaller, before, material))
     speed = stages.json("speed.json", lambda: _speed(recipe, dense, smaller))
     facts = {
-        "plan": plan.model_dump(mode="json", by_alias=True),
-        "recipe": recipe.resolved_yaml(),
-        "base": opened.name,
-        "figures": figures(accuracy, speed),
-    }
+        "plan": plan.model_dump(mode="json", by_alias=True), "recipe": recipe.resolved_yaml(),
+        "base": opened.name, "figures": figures(accuracy, speed),
+    }  # fmt: skip
     stages.saved("checkpoint", lambda: _Checkpoint(smaller, tokenizer, facts), _Checkpoint(smaller))
     serving = _serving(smaller)
     stages.replace_json(
@@ -161,13 +158,10 @@ def recipe_name(recipe: Recipe) -> str:
 
 def figures(accuracy: Mapping[str, Any], speed: Mapping[str, Any]) -> list[str]:
     """The run's main figures in a line each, for the model card."""
-    metric = accuracy.get("metric", "metric")
-    lines = [
-        f"{metric}: {accuracy['dense']['value']:.4g} dense, {accuracy['cut']['value']:.4g} cut, on {accuracy['n']} texts; "
-        f"a drop above {accuracy['upper']:.3g} is excluded at 95 %"
-        if accuracy.get("upper") is not None
-        else f"{metric}: {accuracy['dense']['value']} dense, {accuracy['cut']['value']} cut"
-    ]
+    sides = " dense, ".join(f"{accuracy[side]['value']:.4g}" for side in ("dense", "cut"))
+    lines = [f"{accuracy['metric']}: {sides} cut, on {accuracy['n']} texts"]
+    if accuracy["upper"] is not None:
+        lines.append(f"a drop above {accuracy['upper']:.3g} is excluded (one-sided, 95 %)")
     for row in speed.get("rows", []):
         ratio = row["ratio"]
         lines.append(
@@ -207,11 +201,24 @@ def _proof(
     return prove(dense, smaller, plan.remove, [batch.inputs for batch in islice(found, _PROOF_BATCHES)])
 
 
+def _accuracy(
+    recipe: Recipe, fitted: Any, dense: nn.Module, smaller: nn.Module, before: Outcome, material: Material
+) -> dict[str, Any]:
+    """Dense against cut on the texts that decided nothing."""
+    after = fitted.judge(smaller, material.evaluation)
+    found = {**compare(before, after, seed=recipe.seed), "rows": len(material.evaluation)}
+    if isinstance(fitted, FittedAgreement) and fitted.headed and before.probabilities is None:
+        divergence = token_divergence(dense, smaller, fitted, material.evaluation)
+        found["against_dense"] = {**found.get("against_dense", {}), "kl": divergence}
+    return found
+
+
 def _speed(recipe: Recipe, dense: nn.Module, smaller: nn.Module) -> dict[str, Any]:
     grid = recipe.speed
     return compare_speed(
-        dense, smaller, batches=grid.batches, lengths=grid.lengths, rounds=grid.rounds, seed=recipe.seed
-    )
+        dense, smaller, batches=grid.batches, lengths=grid.lengths, rounds=grid.rounds, seconds=grid.seconds,
+        seed=recipe.seed,
+    )  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -246,17 +253,11 @@ def _serving(model: nn.Module) -> dict[str, Any]:
 
 
 @contextlib.contextmanager
-def _untouched(model: nn.Module | None) -> Iterator[None]:
-    """Give a caller's own model its output projections back, which compensation changes."""
-    if model is None:
-        yield
-        return
+def _given_back(model: nn.Module, sites: Mapping[str, Site]) -> Iterator[None]:
+    """Give a model its output projections back, bit for bit, when the block ends: repair writes into them."""
     kept = []
-    for site in find_sites(model).values():
-        path, _, bare = site.output.partition(":")
-        for name, parameter in model.get_submodule(path).named_parameters(recurse=False):
-            if not bare or name == bare:
-                kept.append((parameter, parameter.detach().clone()))
+    for path in {site.output.partition(":")[0] for site in sites.values()}:
+        kept += [(p, p.detach().clone()) for p in model.get_submodule(path).parameters(recurse=False)]
     try:
         yield
     finally:

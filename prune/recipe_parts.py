@@ -132,6 +132,9 @@ class Speed(Part):
     rounds: Annotated[int, Field(ge=3, le=10_000)] = Field(
         default=30, description="paired rounds in each cell of the grid"
     )
+    seconds: Annotated[int, Field(ge=1, le=1_000_000)] | None = Field(
+        120, description="the most that timing may take, roughly; null for no limit"
+    )
 
 
 class Limits(Part):
