@@ -65,9 +65,7 @@ class Seen:
     def map(self) -> Float[Tensor, "batch head query key"]:
         """The maps; a reducer that reads them has declared that it needs them."""
         if self.maps is None:
-            raise BadInput(
-                f"site {self.site.name}: no maps were captured; the reducer must have 'maps' in its needs"
-            )
+            raise BadInput(f"site {self.site.name}: no maps were captured; the reducer must have 'maps' in its needs")
         return self.maps
 
     @property
@@ -75,8 +73,7 @@ class Seen:
         """The contexts; a reducer that reads them has declared that it needs them."""
         if self.contexts is None:
             raise BadInput(
-                f"site {self.site.name}: no contexts were captured; the reducer must have 'contexts' in its "
-                "needs"
+                f"site {self.site.name}: no contexts were captured; the reducer must have 'contexts' in its needs"
             )
         return self.contexts
 
@@ -160,25 +157,21 @@ class Visibility:
         self, site: Site, module: nn.Module, maps: Tensor | None, length: int, width: int
     ) -> tuple[Bool[Tensor, "batch query"], Bool[Tensor, "batch query key"]]:
         """The rows that count and the keys allowed to them, checked against the map where there is one."""
-        device = (
-            maps.device
-            if maps is not None
-            else self.batch.tokens[""].valid.device
-            if self.batch.tokens
-            else None
-        )
-        total = maps.sum(1) if maps is not None else None
+        tokens = next(iter(self.batch.tokens.values()), None)
+        device = maps.device if maps is not None else tokens.valid.device if tokens is not None else None
         causal = is_causal(module, site)
         if causal is None:
-            causal = total is not None and length > 1 and not bool(total.triu(1).any())
+            causal = maps is not None and length > 1 and not bool(maps.triu(1).any())
         for span in _spans(site, module, causal):
             queries, allowed = self._rule(site, length, width, causal, span, device)
-            leak = (
-                0.0 if total is None else float((total * (queries[..., None] & ~allowed)).nan_to_num().amax())
-            )
+            forbidden = queries[..., None] & ~allowed
+            leak = 0.0
+            # Where everything is allowed there is nothing to look for, and a pass over the maps is saved.
+            if maps is not None and bool(forbidden.any()):
+                leak = float((maps.sum(1) * forbidden).nan_to_num().amax())
             if leak <= _LEAK * max(1, site.heads):
                 return queries, allowed
-        raise BadInput(_leak_message(site, leak, causal, total, queries))
+        raise BadInput(_leak_message(site, leak, causal, maps, queries))
 
     def _rule(
         self, site: Site, length: int, width: int, causal: bool, span: int | None, device: Any
@@ -224,8 +217,8 @@ def _spans(site: Site, module: nn.Module, causal: bool) -> list[int | None]:
     return [window, None] if everywhere else [None]
 
 
-def _leak_message(site: Site, leak: float, causal: bool, total: Tensor | None, queries: Tensor) -> str:
-    later = total is not None and causal and bool((total.triu(1) * queries[..., None]).nan_to_num().any())
+def _leak_message(site: Site, leak: float, causal: bool, maps: Tensor | None, queries: Tensor) -> str:
+    later = maps is not None and causal and bool((maps.sum(1).triu(1) * queries[..., None]).nan_to_num().any())
     if later:
         return (
             f"site {site.name}: attention to later tokens ({leak:.2g}) in a causal block: the eager "
