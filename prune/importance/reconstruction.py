@@ -20,8 +20,10 @@ class Reconstruction(BaseModel):
     see `RepairCost`. Contexts are centred where the projection has a bias, which then takes the mean. The
     score of a head is its place in the order of removal.
 
-    With `weight: none` no loss is needed: all directions of the block's output count the same, relative to
-    the size of that output.
+    With `weight: output` the loss's gradient weighs the directions of the block's output, but every token
+    counts the same, as in a repair without weights; one forward pass more, and steadier where few texts carry
+    most of the gradient. With `weight: none` no loss is needed: all directions count the same, relative to the
+    size of the output.
 
     >>> Reconstruction().weight
     'gradient'
@@ -33,8 +35,9 @@ class Reconstruction(BaseModel):
     passes_per_head: ClassVar[float] = 0
 
     kind: Literal["reconstruction"] = "reconstruction"
-    weight: Literal["gradient", "none"] = Field(
-        default="gradient", description="whether tokens count by the loss's gradient"
+    weight: Literal["gradient", "output", "none"] = Field(
+        default="gradient",
+        description="what the loss's gradient weighs: tokens and directions of the output, directions alone, or nothing",
     )
     ridge: float = Field(default=1e-2, gt=0, le=10, description="added to the diagonal, in units of its mean")
 
@@ -42,9 +45,11 @@ class Reconstruction(BaseModel):
         """Scores per head: the rank in the order of removal; the costs drive the selection.
 
         Raises:
-            BadInput: `weight: gradient` without a task, or a loss without gradient.
+            BadInput: a weight other than `none` without a task, or a loss without gradient.
         """
-        costs = RepairCosts(calibration.model, calibration.moments(self.weight), self.ridge)
+        contexts = calibration.gradients(moments=True) if self.weight == "gradient" else calibration.contexts()
+        slopes = None if self.weight == "none" else calibration.gradients(moments=True)
+        costs = RepairCosts(calibration.model, contexts, slopes, self.ridge)
         return Scores(self.kind, removal_ranks(calibration.sites, costs), costs)
 
 
@@ -53,12 +58,13 @@ class RepairCosts:
 
     Args:
         model: where the projections are.
-        found: moments of its contexts (`gradients.Collected`).
+        contexts: moments of its contexts (`collected.Collected`).
+        slopes: where the loss gradients at the outputs are, or None if all directions count the same.
         ridge: see `repair_cost.ridged`.
     """
 
-    def __init__(self, model: Any, found: Any, ridge: float) -> None:
-        self._model, self._found, self._ridge = model, found, ridge
+    def __init__(self, model: Any, contexts: Any, slopes: Any, ridge: float) -> None:
+        self._model, self._contexts, self._slopes, self._ridge = model, contexts, slopes, ridge
         self._ready: dict[str, tuple[np.ndarray, np.ndarray]] = {}
 
     def start(self, block: Block) -> Any:
@@ -80,13 +86,13 @@ class RepairCosts:
 
         from headwise.analysis.projections import output_bias, output_weight
 
-        site, found = block.sites[0], self._found
+        site, found = block.sites[0], self._contexts
         moments = reduce(add, [found.fit[call.name] + found.held[call.name] for call in block.sites])
         second = moments.matrix(centred=output_bias(self._model, site) is not None)
         weight = output_weight(self._model, site).double().cpu().numpy()
-        if found.weighted:
-            slopes = sum(found.slopes[call.name] for call in block.sites)
-            return second, weight.T @ (slopes / found.examples).cpu().numpy() @ weight
+        if self._slopes is not None:
+            slopes = sum(self._slopes.slopes[call.name] for call in block.sites)
+            return second, weight.T @ (slopes / self._slopes.examples).cpu().numpy() @ weight
         worth = weight.T @ weight
         size = float(np.sum(worth * second))
         return second, worth / size if size > 0 else worth

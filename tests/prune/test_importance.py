@@ -428,7 +428,9 @@ def test_of_two_twin_heads_the_second_becomes_dear():
     assert set(score["0"].argsort()[[0, -1]]) == {0, 1}, "one twin goes first, the other is worth most"
 
 
-@pytest.mark.parametrize(("name", "weight"), [("bert", "gradient"), ("llama", "gradient"), ("gpt2", "none")])
+@pytest.mark.parametrize(
+    ("name", "weight"), [("bert", "gradient"), ("bert", "output"), ("llama", "gradient"), ("gpt2", "none")]
+)
 def test_reconstruction_cost_on_a_model_equals_the_formula(name, weight):
     """The moments, weights and slopes come from plain autograd, one text at a time."""
     model = made(name)
@@ -447,7 +449,7 @@ def test_reconstruction_cost_on_a_model_equals_the_formula(name, weight):
     w = (g**2).sum(1) if weight == "gradient" else np.ones(len(c))
     c = c - (w @ c / w.sum() if bias is not None else 0)
     second = (c * w[:, None]).T @ c / w.sum()
-    inner = g.T @ g / len(ROWS) if weight == "gradient" else np.eye(32) / np.trace(matrix @ second @ matrix.T)
+    inner = g.T @ g / len(ROWS) if weight != "none" else np.eye(32) / np.trace(matrix @ second @ matrix.T)
     score = Reconstruction(weight=weight).score(calibration(model))
     head = np.arange(8, 16)
     expected = brute_cost(second, matrix, inner, head, 1e-2)
@@ -564,7 +566,7 @@ def test_every_score_is_a_frozen_recipe_part_and_gives_float64_per_head():
 def test_repair_costs_need_no_second_measurement():
     model = made("bert")
     context = calibration(model)
-    costs = RepairCosts(model, context.moments("gradient"), 1e-2)
+    costs = RepairCosts(model, context.moments("gradient"), context.gradients(moments=True), 1e-2)
     block = blocks(model)["0"]
     first = costs.start(block)
     first.remove((0,))
