@@ -22,7 +22,7 @@ def environment(*, seed: int, model: dict[str, Any], texts: dict[str, Any]) -> d
 
     gpu = torch.cuda.get_device_name() if torch.cuda.is_available() else None
     return {
-        "schema": 1, "headwise": _version("headwise"), "started": now(), "seed": seed,
+        "schema": 1, "headwise": _version("headwise"), "started": now(), "seed": seed, "device": model.get("device"),
         "command": [os.path.basename(sys.argv[0]), *sys.argv[1:]],  # noqa: PTH119 - a name, not a path
         "versions": {"python": platform.python_version(), **{name: _version(name) for name in _PACKAGES}},
         "machine": {"system": platform.platform(), "processor": platform.machine(), "cores": os.cpu_count(),

@@ -93,7 +93,7 @@ def _width(model: Any) -> int:
     return torch.finfo(dtype).bits // 8 if isinstance(dtype, torch.dtype) and dtype.is_floating_point else 4
 
 
-def _size(count: float) -> str:
+def _size(count: float | int) -> str:
     """Bytes for people.
 
     >>> _size(3_200_000_000)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import tempfile
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from itertools import islice
@@ -23,6 +24,7 @@ from headwise.prune.environment import environment, now
 from headwise.prune.importance.calibration import Calibration
 from headwise.prune.inspection import run_folder
 from headwise.prune.material import Material, gather
+from headwise.prune.native import save_native
 from headwise.prune.opening import Opened, open_checkpoint, weights_hash
 from headwise.prune.plan import Plan
 from headwise.prune.proof import prove, require
@@ -245,10 +247,13 @@ class _Checkpoint:
 
 
 def _serving(model: nn.Module) -> dict[str, Any]:
-    """Whether a stock configuration can say the new shape, and if not, why."""
-    from headwise.prune.native import native_reason
-
-    reason = native_reason(model)
+    """Whether a stock configuration can say the new shape, found out by saving that way, and if not, why."""
+    reason = ""
+    try:
+        with tempfile.TemporaryDirectory() as folder:
+            save_native(model, Path(folder))
+    except BadInput as error:
+        reason = str(error)
     return {"form": "headwise", "native": not reason, "native_reason": reason}
 
 
