@@ -1,150 +1,222 @@
-"""Native checkpoints: where a stock configuration can say the new shape, any engine can serve the model."""
+"""Native checkpoints: the stock configuration says the new shape, so that any serving engine opens the folder."""
 
 from __future__ import annotations
 
+import contextlib
 import copy
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import torch
+from huggingface_hub.errors import StrictDataclassError
 from torch import Tensor
 
 from headwise.analysis import families
 from headwise.analysis.errors import BadInput
 from headwise.analysis.sites import find_sites, read_record
-from headwise.analysis.synthetic import synthetic_inputs
+from headwise.analysis.synthetic import main_output, synthetic_inputs
+from headwise.prune.decision import Decision
+from headwise.prune.surgery import decisions_of
 
-_LIMIT = 1e-5
+# Which part of a configuration speaks of a stack, where it has parts.
+_PARTS = {"text": ("text_config", "llm_config"), "vision": ("vision_config",), "audio": ("audio_config",)}
+# Names of one stack's count in a configuration that speaks of two.
+_HALVES = {"encoder": "encoder_attention_heads", "decoder": "decoder_attention_heads"}
+# Reloading may run another order of the same sums; a wrong shape differs by its whole output.
+_LIMITS = {torch.float64: 1e-9, torch.float32: 1e-4}
+
+
+# What constructors and validators of configurations raise when numbers do not suit them.
+_REFUSALS = (ValueError, TypeError, RuntimeError, AssertionError, AttributeError, StrictDataclassError)
+
+
+class _NoForm(Exception):
+    """The reason why there is no native form."""
 
 
 def save_native(model: Any, folder: Path) -> None:
-    """Write a plain checkpoint of a cut model that any `from_pretrained` opens, without a flag.
+    """A plain checkpoint in a folder, kept only if it opens the plain way and gives the same numbers.
+
+    Possible where every site keeps the same number of heads (and of key/value heads) and the family's
+    configuration has its own number for the width of a head.
+
+    Args:
+        model: a cut or dense model.
+        folder: an existing folder to write to.
 
     Raises:
-        BadInput: if the stock configuration cannot say the model's shape, with the reason.
+        BadInput: with the reason why the stock configuration cannot say this shape.
     """
-    stock, reason = _stock_of(model)
-    if reason:
-        raise BadInput(f"this model cannot be saved in the native form: {reason}; the default form always can")
-    stock.save_pretrained(folder)
+    try:
+        stock = _stock(model)
+        stock.save_pretrained(folder)
+        options = {"dtype": next(model.parameters()).dtype, "output_loading_info": True}
+        again, loading = type(model).from_pretrained(folder, **options)
+        if loading["missing_keys"]:
+            raise _NoForm(f"the plain checkpoint lacks {sorted(loading['missing_keys'])[0]}")
+        _compare(model, again.to(next(model.parameters()).device))
+    except _NoForm as error:
+        raise BadInput(
+            f"no native form: {error}. Save it in the default form (form='headwise'), which can say every shape."
+        ) from error
 
 
 def native_reason(model: Any) -> str:
-    """Why a cut model has no native form, or `` if it has one.
-
-    The stock model is built from a configuration with the new numbers, given the cut model's tensors, and
-    run beside it: only equal outputs count.
+    """Why a cut model has no native form, or `` if it has one: tried, run and compared in memory.
 
     >>> from transformers import BertConfig, BertModel
     >>> native_reason(BertModel(BertConfig(num_hidden_layers=1, num_attention_heads=2, hidden_size=16)))
     ''
     """
-    return _stock_of(model)[1]
-
-
-def _stock_of(model: Any) -> tuple[Any, str]:
-    record = read_record(model)
-    if record is None:
-        return model, ""
-    sites = record["sites"].values()
-    if any(site["ghost"] is not None for site in sites):
-        return None, "a site has lost all its heads"
-    if any(site["whole"] or site.get("bias") for site in sites):
-        return None, "its norm sees all heads, or a projection has got a bias, which the stock model does not know"
-    counts = {(len(site["kept"]), len(site["kv"])) for site in sites}
-    if len(counts) > 1:
-        return None, "the sites keep unequal numbers of heads; `scope: uniform` makes them equal"
-    first = next(iter(sites))
-    config = _config(model, first, *counts.pop())
     try:
+        _stock(model)
+    except _NoForm as error:
+        return str(error)
+    return ""
+
+
+def _stock(model: Any) -> Any:
+    """The stock model of the cut shape with the cut model's weights, once it has given the same numbers."""
+    if read_record(model) is None:
+        return model
+    config = _native_config(model)
+    try:
+        if hasattr(config, "validate"):
+            config.validate()  # else it would speak only when it is written
         with torch.device("meta"):
-            stock = type(model)(config)
-    except (ValueError, TypeError, RuntimeError) as error:
-        return (
-            None,
-            f"the stock configuration refuses the new number of heads ({str(error).strip().splitlines()[0][:120]})",
-        )
-    state, surplus = _tensors(model, stock)
-    wrong = [
-        name for name, tensor in stock.state_dict().items() if name not in state or state[name].shape != tensor.shape
-    ]
-    if wrong:
-        return (
-            None,
-            f"the stock {type(model).__name__} derives the head width from the hidden size ({wrong[0]} would not fit)",
-        )
-    if surplus:
-        return None, f"{surplus[0]} has no place in the stock model"
-    return _filled(model, config, state)
+            plan = type(model)(config)
+        weights = _weights(model, plan)
+        # Built for real this time: buffers that no checkpoint keeps (rotary frequencies) are made by the constructor.
+        stock = type(model)(config)
+    except _REFUSALS as error:
+        raise _refused(config, error) from error
+    parameter = next(model.parameters())
+    stock = stock.to(device=parameter.device, dtype=parameter.dtype)
+    stock.load_state_dict(weights, strict=True)
+    stock.tie_weights()
+    if getattr(model, "generation_config", None) is not None:
+        stock.generation_config = copy.deepcopy(model.generation_config)
+    _compare(model, stock)
+    return stock
 
 
-def _config(model: Any, site: dict[str, Any], heads: int, kv_heads: int) -> Any:
-    """The dense configuration with the new numbers, the head width said outright."""
+def _native_config(model: Any) -> Any:
+    """The stock configuration with the new numbers; whether it builds the same shapes is not checked here.
+
+    Raises:
+        _NoForm: if the sites keep different numbers of heads, or one of them none.
+
+    >>> from transformers import LlamaConfig, LlamaModel
+    >>> from headwise.prune.surgery import cut
+    >>> sizes = dict(num_hidden_layers=1, num_attention_heads=4, num_key_value_heads=2, hidden_size=24, head_dim=8)
+    >>> model = cut(LlamaModel(LlamaConfig(**sizes, intermediate_size=8, vocab_size=9)), {"0": [0, 1]})
+    >>> _native_config(model).num_attention_heads
+    2
+    """
     config = copy.deepcopy(model.config)
-    del config.headwise
-    for part in {id(c): c for c in (config, config.get_text_config())}.values():
-        for name in families.CONFIG_HEAD_COUNTS:
-            if getattr(part, name, None) == site["heads"]:
-                setattr(part, name, heads)
+    for name in ("headwise", "auto_map"):
+        config.__dict__.pop(name, None)
+    sites = find_sites(model)
+    decisions = decisions_of(model, sites)
+    for stack, (part, names) in _parts(config, {site.stack for site in sites.values()}).items():
+        mine = {n: decisions[n] for n, site in sites.items() if stack in (site.stack, "")}
+        heads, kv = _uniform(mine)
+        widths = {sites[name].head_dim for name in mine}
+        for name in names:
+            setattr(part, name, heads)
         for name in families.CONFIG_KV_COUNTS:
-            if getattr(part, name, None) == site["kv_heads"]:
-                setattr(part, name, kv_heads)
-        part.head_dim = site["head_dim"]
+            if isinstance(getattr(part, name, None), int):
+                setattr(part, name, kv)
+        if len(widths) == 1:
+            # Falcon's is computed and cannot be set: its shapes will not agree, which is said below.
+            with contextlib.suppress(AttributeError):
+                part.head_dim = widths.pop()
     return config
 
 
-def _tensors(model: Any, stock: Any) -> tuple[dict[str, Tensor], list[str]]:
-    """The cut model's tensors by stock names; a table copied to every block (T5) is one if all are equal."""
-    state = dict(model.state_dict())
-    names = set(stock.state_dict())
-    surplus = []
-    for name in [name for name in state if name not in names]:
-        twin = next(
-            (other for other in names if _same_table(name, other) and torch.equal(state[other], state[name])), None
+def _parts(config: Any, stacks: set[str]) -> dict[str, tuple[Any, list[str]]]:
+    """For each stack with its own numbers (`` for all): the part of the configuration, and the names of its count."""
+    found: dict[str, tuple[Any, list[str]]] = {}
+    for stack in stacks:
+        tower = stack.partition(".")[0]
+        part = next((p for n in _PARTS.get(tower, ()) if (p := getattr(config, n, None)) is not None), None)
+        if part is not None:
+            found[stack] = (part, [n for n in families.HEAD_COUNTS if isinstance(getattr(part, n, None), int)])
+        elif isinstance(getattr(config, _HALVES.get(tower, ""), None), int):
+            found[stack] = (config, [_HALVES[tower]])
+    if found:
+        return found
+    # A name that the class maps to another (T5's num_attention_heads) must not be set beside it.
+    aliases = set(getattr(config, "attribute_map", {}))
+    names = [n for n in families.HEAD_COUNTS if isinstance(getattr(config, n, None), int) and n not in aliases]
+    return {"": (config, names)}
+
+
+def _uniform(decisions: Mapping[str, Decision]) -> tuple[int, int]:
+    """The one count of heads and of key/value heads that all sites share."""
+    counts = {name: (len(d.kept), len(d.kv)) for name, d in decisions.items()}
+    empty = [name for name, (heads, _) in counts.items() if not heads]
+    if empty:
+        raise _NoForm(f"site {empty[0]} has lost all its heads, which no stock configuration says")
+    if len(set(counts.values())) > 1:
+        low, high = (pick(counts, key=lambda name: counts[name]) for pick in (min, max))
+        raise _NoForm(
+            f"the sites keep different numbers of heads (site {low}: {counts[low][0]}, site {high}: "
+            f"{counts[high][0]}), a stock configuration has one number. Prune with `scope: uniform`"
         )
-        del state[name]
-        if twin is None:
-            surplus.append(name)
-    return state, surplus
+    return next(iter(counts.values()))
 
 
-def _same_table(name: str, other: str) -> bool:
-    parts, others = name.split("."), other.split(".")
-    return (
-        len(parts) == len(others)
-        and parts[0] == others[0]
-        and any(t in parts for t in families.TABLES)
-        and all(a == b or (a.isdigit() and b.isdigit()) for a, b in zip(parts, others, strict=True))
-    )
+def _refused(config: Any, error: Exception) -> _NoForm:
+    told = " ".join(str(error).split())[-200:]
+    return _NoForm(f"{type(config).__name__} refuses these numbers ({told})")
 
 
-def _filled(model: Any, config: Any, state: dict[str, Tensor]) -> tuple[Any, str]:
-    parameter = next(model.parameters())
-    stock = type(model)(config).to(device=parameter.device, dtype=parameter.dtype)
-    stock.load_state_dict(state)
-    stock.tie_weights()
-    stock.train(model.training)
-    if getattr(model, "generation_config", None) is not None:
-        stock.generation_config = copy.deepcopy(model.generation_config)
-    inputs = synthetic_inputs(model)
-    before, after = (_output(m, inputs) for m in (model, stock))
-    apart = ((before - after).abs().amax() / before.abs().amax().clamp(min=1e-6)).item()
-    if not apart <= _LIMIT:
-        return (
-            None,
-            f"the stock model with these tensors gives another output (off by {apart:.1e}): it lost a bias or a slope",
+def _weights(model: Any, native: Any) -> dict[str, Tensor]:
+    """The cut model's weights under the native model's names."""
+    mine, wanted = model.state_dict(), native.state_dict()
+    wrong = [n for n, tensor in wanted.items() if n not in mine or mine[n].shape != tensor.shape]
+    if wrong:
+        got = list(mine[wrong[0]].shape) if wrong[0] in mine else "nothing"
+        raise _NoForm(
+            f"{type(native).__name__} would build {wrong[0]} as {list(wanted[wrong[0]].shape)}, the cut model has "
+            f"{got}: in this family the width of a head, or of a norm over all heads, follows from the other numbers"
         )
-    find_sites(stock)
-    return stock, ""
+    for name, owner in _surplus(mine, wanted):
+        if owner is None or not torch.equal(mine[name], mine[owner]):
+            raise _NoForm(
+                f"{name} has no place in the stock model. Where one table serves a whole stack (T5), all its "
+                f"sites must lose the same heads"
+            )
+    return {name: mine[name].detach() for name in wanted}
 
 
-def _output(model: Any, inputs: dict[str, Any]) -> Tensor:
+def _surplus(mine: Mapping[str, Tensor], wanted: Mapping[str, Tensor]) -> Iterator[tuple[str, str | None]]:
+    """Weights that the native model lacks, each with the shared table that it must equal."""
+    for name in mine.keys() - wanted.keys():
+        tail = next((t for t in families.TABLES if t in name), None)
+        stack = next((part for part in ("encoder.", "decoder.") if part in name), "")
+        yield name, next((n for n in wanted if tail and tail in n and stack in n), None)
+
+
+def _compare(model: Any, stock: Any) -> None:
+    """Hold a stock model's outputs against the cut model's."""
     training = model.training
-    with torch.no_grad():
-        found = model.eval()(**inputs)
-    model.train(training)
-    named = (getattr(found, name, None) for name in ("logits", "last_hidden_state"))
-    tensor = next((value for value in named if isinstance(value, Tensor)), None)
-    if tensor is None:
-        tensor = next(value for value in found.values() if isinstance(value, Tensor))
-    return tensor.float()
+    model.eval()
+    stock.eval()
+    try:
+        inputs = synthetic_inputs(model)
+        with torch.no_grad():
+            want, got = main_output(model(**inputs)), main_output(stock(**inputs))
+    except BadInput as error:
+        raise _NoForm(f"it cannot be tried out here ({error})") from error
+    finally:
+        model.train(training)
+        stock.train(training)
+    apart = float((want - got).abs().max() / want.abs().max().clamp(min=1e-12)) if want.shape == got.shape else 1.0
+    if not apart <= _LIMITS.get(next(model.parameters()).dtype, 5e-2):
+        raise _NoForm(
+            f"the stock model with these weights gives other numbers (by {apart:.1e} of its output): this family "
+            "derives something per head from the number of heads"
+        )
