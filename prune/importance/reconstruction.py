@@ -37,7 +37,7 @@ class Reconstruction(BaseModel):
     kind: Literal["reconstruction"] = "reconstruction"
     weight: Literal["gradient", "output", "none"] = Field(
         default="gradient",
-        description="what the loss's gradient weighs: tokens and directions of the output, directions alone, or nothing",
+        description="what the loss's gradient weighs: tokens and output directions, directions alone, or nothing",
     )
     ridge: float = Field(default=1e-2, gt=0, le=10, description="added to the diagonal, in units of its mean")
 
