@@ -6,6 +6,8 @@ The names below are imported when they are first used, so that `headwise --help`
 from __future__ import annotations
 
 import importlib
+import sys
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -27,11 +29,23 @@ __all__ = [
 ]  # fmt: skip
 
 
-def __getattr__(name: str) -> Any:
-    if name not in _HOME:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(importlib.import_module(f"headwise.analysis.{_HOME[name]}"), name)
+class _Door(ModuleType):
+    """Hands out the names above, also where one of them is a submodule's name, too.
+
+    Once `headwise.analysis.capture` has been imported, the import system sets the module as an attribute of
+    this package; the function of that name is what a user asks this door for.
+    """
+
+    def __getattr__(self, name: str) -> Any:
+        if name not in _HOME:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        return getattr(importlib.import_module(f"{__name__}.{_HOME[name]}"), name)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        super().__setattr__(name, getattr(value, name) if name in _HOME and isinstance(value, ModuleType) else value)
+
+    def __dir__(self) -> list[str]:
+        return __all__
 
 
-def __dir__() -> list[str]:
-    return __all__
+sys.modules[__name__].__class__ = _Door
