@@ -119,6 +119,8 @@ def _anatomy(path: str, module: nn.Module, modules: dict[str, nn.Module], counte
     if all(isinstance(getattr(module, n, None), nn.Parameter) and getattr(module, n).ndim == 3 for n in "qkvo"):
         heads, width = module.o.shape[1:]
         return Anatomy(path, f"{path}:o", "q", "k", "v", "", "", heads, heads, width)
+    if any(isinstance(getattr(module, name, None), nn.Parameter) for name in families.RECURRENT):
+        return None
     parts = _parts(path, module)
 
     def first(names: Iterable[str]) -> str:
@@ -126,7 +128,9 @@ def _anatomy(path: str, module: nn.Module, modules: dict[str, nn.Module], counte
         return parts[found][0] if found else ""
 
     query, key, value = first(families.QUERY), first(families.KEY), first(families.VALUE)
-    fused = "" if query else first(families.FUSED)
+    # Short convolutions and gated units own an `in_proj`, too: one matrix is attention only under its name.
+    named = "att" in type(module).__name__.lower() or "att" in path.rpartition(".")[2].lower()
+    fused = first(families.FUSED) if named and not query else ""
     fused_kv = first(families.FUSED_KV) if query and not value else ""
     if not fused and not (query and (fused_kv or key)):
         return None

@@ -92,9 +92,13 @@ HANDED_TABLES: dict[str, tuple[str, str]] = {
     "MT5Attention": ("position_bias", "relative_attention_bias"),
     "SwitchTransformersAttention": ("position_bias", "relative_attention_bias"),
     "Pop2PianoAttention": ("position_bias", "relative_attention_bias"),
+    "Pix2StructTextAttention": ("position_bias", "relative_attention_bias"),
     "LongT5Attention": ("position_bias", "relative_attention_bias"),
     "LongT5LocalAttention": ("position_bias", "relative_attention_bias"),
 }
+
+# What a module that owns this is, instead of attention: a state-space recurrence, whose `in_proj` is no fused q, k, v.
+RECURRENT = ("A_log", "dt_bias")
 
 # One module serves many layers: model type -> the config's count of calls.
 SHARED_LAYERS = {"albert": "num_hidden_layers"}
@@ -119,7 +123,6 @@ CUT_REFUSED = {
     "DogeAttention": "its mask is computed from the values of all heads at once",
     "GroupViTAssignAttention": "it has one head",
     "MiniMaxLightningAttention": "a norm over the contexts of all heads stands before the output projection",
-    "OlmoHybridGatedDeltaNet": "it is a recurrence with convolutions over all heads, not attention",
     "UdopAttention": "its stack adds tables of its own to the bias that block 0 hands on",
     "ZayaCCAProjection": "its queries and keys are mixed by convolutions over all heads",
 }  # fmt: skip

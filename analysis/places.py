@@ -12,7 +12,7 @@ _TOWERS = (
     ("audio", ("audio", "speech", "acoustic")),
 )
 _HALVES = ("encoder", "decoder")
-_CROSS = ("cross", "encoder_attn", "encdecattention", "enc_dec")
+_CROSS = ("cross", "encoder_attn", "encdecattention", "enc_dec", "encoder_decoder_att")
 _POOL = ("pool",)
 
 

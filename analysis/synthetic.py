@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import torch
@@ -11,11 +11,20 @@ from torch import Tensor, nn
 
 from headwise.analysis.errors import BadInput
 
-LENGTH = 12
+TOKENS = 12
+PATCHES = 16
+WAVES = (TOKENS, 64, 128, 400, 1600, 4000)
+
+# Names of inputs by what they hold, where forwards agree on them.
+_IDS = ("input_ids", "decoder_input_ids", "qformer_input_ids", "char_input_ids")
+_PIXELS = ("pixel_values", "pixel_values_videos", "hidden_states", "images")
+_SIGNALS = ("input_features", "input_values", "audio_values", "past_values", "audio_mel")
+_GRIDS = ("grid_thw", "image_grid_thw", "video_grid_thw", "target_sizes", "spatial_shapes")
+_MASKS = ("attention_mask", "input_features_mask", "feature_attention_mask", "audio_mel_mask", "pixel_attention_mask")
 
 
 def synthetic_inputs(model: nn.Module, *, seed: int = 0) -> dict[str, Any]:
-    """Inputs for one forward pass: the first of a few candidates that the model runs with.
+    """Inputs for one forward pass: the first of some candidates that the model runs with.
 
     They mean nothing and reach what their kinds reach; they serve to compare a model with itself.
 
@@ -24,31 +33,35 @@ def synthetic_inputs(model: nn.Module, *, seed: int = 0) -> dict[str, Any]:
         seed: of the random tokens, pixels and waves.
 
     Raises:
-        BadInput: if the model ran with none of the candidates, with what the last one met.
+        BadInput: if the model runs with none of the candidates, with what the first ones met.
 
     >>> from transformers import BertConfig, BertModel
     >>> model = BertModel(BertConfig(num_hidden_layers=1, num_attention_heads=2, hidden_size=16)).eval()
     >>> synthetic_inputs(model)["input_ids"].shape
     torch.Size([2, 12])
     """
-    met: list[str] = []
-    for inputs in _candidates(model, seed):
+    met: dict[str, str] = {}
+    for inputs in _candidates(model, _Draw(model, seed)):
         try:
             with torch.no_grad():
                 output = model(**inputs)
         except Exception as error:
-            met.append(f"{sorted(inputs)}: {type(error).__name__}: {str(error).strip()[:160]}")
+            # Whatever a foreign forward raises, the next candidate may suit it.
+            met.setdefault(f"{type(error).__name__}: {' '.join(str(error).split())[:160]}", ", ".join(sorted(inputs)))
             continue
         if _finite(output):
             return inputs
-        met.append(f"{sorted(inputs)}: the output is not finite")
-    raise BadInput(
-        f"{type(model).__name__}: no synthetic input fits its forward ({'; '.join(dict.fromkeys(met[:2]))}); pass real ones"
-    )
+        met.setdefault("the output is not finite", ", ".join(sorted(inputs)))
+    told = "; ".join(f"with {names or 'nothing'}: {error}" for error, names in list(met.items())[:3])
+    raise BadInput(f"{type(model).__name__}: no synthetic input fits its forward ({told}); pass real ones")
 
 
 def main_output(output: Any) -> Tensor:
-    """Every floating tensor of a model's output, flattened in order, as float64 (caches left out)."""
+    """Every floating tensor of a model's output, flattened in order, as float64; caches, maps and losses left out.
+
+    >>> main_output({"logits": torch.ones(1, 2), "loss": torch.ones(())})
+    tensor([1., 1.], dtype=torch.float64)
+    """
     return torch.cat([tensor.detach().double().flatten() for tensor in _tensors(output)])
 
 
@@ -61,11 +74,10 @@ def _tensors(output: Any) -> Iterator[Tensor]:
     if isinstance(output, Tensor):
         if output.is_floating_point() and output.numel():
             yield output
-    elif isinstance(output, dict):
+    elif isinstance(output, Mapping):
+        aside = ("past", "cache", "attentions", "loss", "hidden_states")
         for name, value in output.items():
-            if not any(word in str(name) for word in ("past", "cache", "attentions", "hidden_states", "loss")) or (
-                str(name) in ("last_hidden_state", "image_hidden_states")
-            ):
+            if name == "last_hidden_state" or not any(word in str(name) for word in aside):
                 yield from _tensors(value)
     elif isinstance(output, (list, tuple)):
         for value in output:
@@ -73,38 +85,32 @@ def _tensors(output: Any) -> Iterator[Tensor]:
 
 
 # ------------------------------------------------------------------------------------------------ candidates
-def _candidates(model: Any, seed: int) -> Iterator[dict[str, Any]]:
-    draw = _Draw(model, seed)
-    names = [name for name in inspect.signature(model.forward).parameters if name not in ("kwargs", "args")]
-    makers = draw.makers()
-    full = {name: makers[name]() for name in names if name in makers}
-    images = [name for name in full if name in _IMAGES]
-    # Text alone first where there is text: pixels want their own placeholder tokens in it.
-    if "input_ids" in full and images and not draw.both:
-        yield {name: value for name, value in full.items() if name not in _IMAGES}
-    yield full
-    if images:
-        for shape in draw.image_shapes():
-            yield {**full, **{name: draw.noise(*shape) for name in images if name == "pixel_values"}}
-        yield {name: value for name, value in full.items() if name not in _IMAGES}
-    for dropped in ("attention_mask", "decoder_input_ids", "position_ids", "token_type_ids", "pixel_mask", "bbox"):
-        if dropped in full:
-            yield {name: value for name, value in full.items() if name != dropped}
-    if "input_ids" not in full and "inputs_embeds" in names:
-        yield {**full, "inputs_embeds": draw.noise(2, LENGTH, draw.width())}
-    for length in (64, 128, 400, 1600, 3200):
-        for name, shape in draw.signal_shapes(length):
-            if name in names:
-                yield {name: draw.noise(*shape)} | (
-                    {"decoder_input_ids": draw.ids()[:, :7]} if "decoder_input_ids" in names else {}
-                )
-    for shape in draw.signal_shapes(LENGTH):
-        yield {names[0]: draw.noise(*shape[1])}
-    yield {names[0]: draw.noise(2, LENGTH, draw.width())}
-
-
-_IMAGES = ("pixel_values", "pixel_mask", "image_grid_thw", "image_sizes", "spatial_shapes", "pixel_attention_mask",
-           "pixel_values_videos", "video_grid_thw", "mm_token_type_ids", "image_position_ids", "grid_thw")  # fmt: skip
+def _candidates(model: Any, draw: _Draw) -> Iterator[dict[str, Any]]:
+    """Inputs to try: text, then the shapes that pixels and waves come in, each with fewer and fewer extras."""
+    parameters = inspect.signature(model.forward).parameters
+    names = [n for n, p in parameters.items() if p.kind not in (p.VAR_KEYWORD, p.VAR_POSITIONAL)]
+    required = [n for n in names if parameters[n].default is inspect.Parameter.empty]
+    scenes: list[dict[str, Callable[[], Any]]] = []
+    if "input_ids" in names:
+        # Pixels want their own placeholder tokens in the text, so text comes alone first, unless both are wanted.
+        scenes += [draw.text()] if not draw.both else []
+    pixels, signals = [n for n in _PIXELS if n in names], [n for n in _SIGNALS if n in names]
+    if pixels:
+        scenes += draw.images()
+    if signals:
+        scenes += draw.signals()
+    scenes += [draw.text(), {}]
+    for scene in scenes:
+        makers = {**draw.extras(), **scene}
+        full = {name: makers[name]() for name in names if name in makers}
+        full |= {name: draw.noise(2, TOKENS, draw.width) for name in required if name not in full}
+        yield full
+        without = {name: value for name, value in full.items() if name not in _MASKS or name in required}
+        if len(without) < len(full):
+            yield without
+    yield {name: draw.noise(2, TOKENS, draw.width) for name in required[:1] or names[:1]}
+    if "inputs_embeds" in names:
+        yield {"inputs_embeds": draw.noise(2, TOKENS, draw.width)}
 
 
 class _Draw:
@@ -112,63 +118,113 @@ class _Draw:
 
     def __init__(self, model: Any, seed: int) -> None:
         self.config = model.config
-        self.parameter = next(model.parameters())
+        parameter = next(model.parameters())
+        self.dtype, self.device = parameter.dtype, parameter.device
         self.generator = torch.Generator().manual_seed(seed)
+        self.width = self.number("hidden_size", "d_model", "embed_dim", "n_embd", default=32)
+        self.channels = self.number("num_channels", "in_channels", "in_chans", "num_input_channels", default=3)
+        self.patch = self.number("patch_size", default=4)
         # Dual encoders want both modalities at once.
-        self.both = not getattr(model, "can_generate", lambda: False)() and not self._get("image_token_id", 0)
+        self.both = not model.can_generate() and not self.number("image_token_id", "image_token_index", default=0)
 
-    def _get(self, name: str, default: Any = None) -> Any:
-        """A number of the configuration, or of the first part that has it."""
-        own = getattr(self.config, name, None)
-        if own is not None:
-            return own
-        parts = [getattr(self.config, part, None) for part in getattr(self.config, "sub_configs", ()) or ()]
-        return next((value for part in parts if (value := getattr(part, name, None)) is not None), default)
-
-    def width(self) -> int:
-        return self._get("hidden_size") or self._get("d_model") or self._get("embed_dim") or 32
+    def number(self, *names: str, default: int) -> int:
+        """The first number among the named ones, of the configuration or of the first part that has it."""
+        parts = [self.config, *(getattr(self.config, n, None) for n in getattr(self.config, "sub_configs", ()) or ())]
+        for part in parts:
+            for name in names:
+                value = getattr(part, name, None)
+                value = value[0] if isinstance(value, (list, tuple)) and value else value
+                if isinstance(value, int) and not isinstance(value, bool) and value > 0:
+                    return value
+        return default
 
     def noise(self, *shape: int) -> Tensor:
-        values = torch.randn(*shape, generator=self.generator)
-        return values.to(dtype=self.parameter.dtype, device=self.parameter.device)
+        return torch.randn(*shape, generator=self.generator).to(dtype=self.dtype, device=self.device)
 
-    def ids(self) -> Tensor:
-        vocabulary = self._get("vocab_size", 64)
-        special = [v for name in dir(self.config) if name.endswith(("token_id", "token_index"))
-                   if isinstance(v := getattr(self.config, name, None), int)]  # fmt: skip
-        plain = [token for token in range(3, min(vocabulary, 400)) if token not in special] or [0]
-        chosen = torch.randint(0, len(plain), (2, LENGTH), generator=self.generator)
-        return torch.tensor(plain)[chosen].to(self.parameter.device)
+    def whole(self, values: Any) -> Tensor:
+        return torch.as_tensor(values, dtype=torch.long, device=self.device)
 
-    def mask(self) -> Tensor:
-        mask = torch.ones(2, LENGTH, dtype=torch.long, device=self.parameter.device)
-        mask[1, LENGTH - 3 :] = 0
+    def ids(self, tokens: int = TOKENS) -> Tensor:
+        """Random tokens that are not special."""
+        special = {v for n in dir(self.config) if n.endswith(("token_id", "token_index"))
+                   if isinstance(v := getattr(self.config, n, None), int)}  # fmt: skip
+        plain = [t for t in range(3, min(self.number("vocab_size", default=64), 400)) if t not in special] or [0]
+        chosen = torch.randint(0, len(plain), (2, tokens), generator=self.generator)
+        return self.whole(plain)[chosen.to(self.device)]
+
+    def mask(self, tokens: int = TOKENS) -> Tensor:
+        """Ones; the second row ends in three padded places."""
+        mask = torch.ones(2, tokens, dtype=torch.long, device=self.device)
+        mask[1, tokens - 3 :] = 0
         return mask
 
-    def image_shapes(self) -> list[tuple[int, ...]]:
-        channels = self._get("num_channels", 3) or 3
-        size = self._get("image_size", 32) or 32
-        height, width = size if isinstance(size, (list, tuple)) else (size, size)
-        patch = self._get("patch_size", 4) or 4
-        patch = patch if isinstance(patch, int) else patch[0]
-        frames = self._get("num_frames", 4) or 4
-        return [(2, channels, height, width), (2, frames, channels, height, width), (2, channels, 64, 64),
-                (2, 1, channels, height, width), (2, 16, channels * patch**2), (16, channels * patch**2),
-                (2, channels, frames, height, width)]  # fmt: skip
-
-    def signal_shapes(self, length: int) -> list[tuple[str, tuple[int, ...]]]:
-        mel = self._get("num_mel_bins") or self._get("input_feat_per_channel") or self._get("feature_size") or 80
-        return [("input_features", (2, mel, length)), ("input_features", (2, length, mel)), ("input_values", (2, length)),
-                ("input_values", (2, 1, length)), ("input_values", (2, length, mel))]  # fmt: skip
-
-    def makers(self) -> dict[str, Any]:
+    def text(self) -> dict[str, Callable[[], Any]]:
         ids = self.ids()
         return {
             "input_ids": lambda: ids, "attention_mask": self.mask, "decoder_input_ids": lambda: ids[:, :7],
-            "pixel_values": lambda: self.noise(*self.image_shapes()[0]), "bbox": lambda: _boxes(ids),
-            "visual_feats": lambda: self.noise(2, 4, self._get("visual_feat_dim", 32)),
-            "visual_pos": lambda: self.noise(2, 4, self._get("visual_pos_dim", 4)),
+            "qformer_input_ids": lambda: ids, "bbox": lambda: _boxes(ids),
         }  # fmt: skip
+
+    def extras(self) -> dict[str, Callable[[], Any]]:
+        """Inputs that a few kinds of model want besides."""
+        return {
+            **{name: value for name, value in self.text().items() if name != "attention_mask"},
+            "visual_feats": lambda: self.noise(2, 4, self.number("visual_feat_dim", default=32)),
+            "visual_pos": lambda: self.noise(2, 4, self.number("visual_pos_dim", default=4)),
+            "query_embeds": lambda: self.noise(2, 4, self.width),
+            "flattened_patches": lambda: torch.cat(
+                [torch.ones(2, PATCHES, 2, dtype=self.dtype, device=self.device),
+                 self.noise(2, PATCHES, self.number("patch_embed_hidden_size", default=768))], dim=-1),
+            "aspect_ratio_ids": lambda: self.whole([[1], [1]]),
+            "aspect_ratio_mask": lambda: torch.ones(
+                2, 1, self.number("max_num_tiles", default=4), dtype=torch.long, device=self.device),
+            "image_position_ids": self.places, "pixel_position_ids": self.places,
+            "num_patches": lambda: PATCHES, "use_cache": lambda: False,
+        }  # fmt: skip
+
+    def places(self) -> Tensor:
+        """Row and column of each patch."""
+        side = int(PATCHES**0.5)
+        return self.whole([[[i // side, i % side] for i in range(PATCHES)]] * 2)
+
+    def images(self) -> list[dict[str, Callable[[], Any]]]:
+        """The shapes that pixels come in: pictures, clips, tiles, and patches with their grid."""
+        c, size = self.channels, self.number("image_size", "img_size", default=32)
+        frames = self.number("num_frames", "frames_per_clip", default=4)
+        temporal = self.number("temporal_patch_size", default=2)
+        flat = c * self.patch * self.patch
+        shapes = [(2, c, size, size), (2, c, 64, 64), (2, c, 224, 224), (2, frames, c, size, size), (2, 1, c, size, size),
+                  (2, 2, c, size, size), (2, 1, 1, c, size, size), (2, 1, self.number("max_num_tiles", default=4), c, size, size),
+                  (2, PATCHES, flat), (2, c, frames, size, size)]  # fmt: skip
+        scenes: list[dict[str, Callable[[], Any]]] = [
+            dict.fromkeys(_PIXELS, lambda shape=shape: self.noise(*shape)) | {  # type: ignore[misc]
+                "attention_mask": self.mask,
+                "spatial_shapes": lambda: self.whole([[4, 4], [4, 4]]),
+                "pixel_attention_mask": lambda: torch.ones(2, PATCHES, dtype=torch.long, device=self.device),
+            }
+            for shape in shapes
+        ]  # fmt: skip
+        for width in (flat * temporal, flat, self.width):
+            packed = dict.fromkeys(_PIXELS, lambda width=width: self.noise(PATCHES, width))  # type: ignore[misc]
+            scenes.append({**packed, **dict.fromkeys(_GRIDS, lambda: self.whole([[1, 4, 4]]))})
+        pictures = dict.fromkeys(_PIXELS, lambda: self.noise(PATCHES, c, self.patch, self.patch))
+        return [*scenes, {**pictures, **dict.fromkeys(_GRIDS, lambda: self.whole([[1, 4, 4]]))},
+                {**pictures, **dict.fromkeys(_GRIDS, lambda: self.whole([[4, 4]]))}]  # fmt: skip
+
+    def signals(self) -> list[dict[str, Callable[[], Any]]]:
+        """The shapes that sounds and series come in, from short to long."""
+        bins = self.number("num_mel_bins", "input_feat_per_channel", "feature_size", "n_mels", "hidden_size", default=80)
+        lengths = (self.number("max_length", "context_length", "spec_size", default=TOKENS), *WAVES,
+                   2 * self.number("max_source_positions", default=TOKENS))  # fmt: skip
+        inputs = self.number("num_input_channels", default=1)
+        found: list[dict[str, Callable[[], Any]]] = []
+        for length in dict.fromkeys(lengths):
+            for shape in ((2, length, bins), (2, bins, length), (2, length), (2, 1, length), (2, 1, length, bins),
+                          (2, length, inputs)):  # fmt: skip
+                scene = dict.fromkeys(_SIGNALS, lambda shape=shape: self.noise(*shape))  # type: ignore[misc]
+                ones = lambda length=length: torch.ones(2, length, dtype=torch.long, device=self.device)  # noqa: E731
+                found.append({**scene, **dict.fromkeys(_MASKS, ones)})  # type: ignore[dict-item]
+        return found
 
 
 def _boxes(ids: Tensor) -> Tensor:

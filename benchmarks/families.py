@@ -37,7 +37,7 @@ warnings.filterwarnings("ignore")
 
 import torch  # noqa: E402
 import transformers  # noqa: E402
-from tiny import build, model_classes, tiny_configs  # noqa: E402
+from tiny import OVERRIDES, build, model_classes, tiny_configs  # noqa: E402
 from transformers import CONFIG_MAPPING  # noqa: E402
 
 from headwise.analysis.anatomy import attention_like  # noqa: E402
@@ -105,14 +105,15 @@ def _judge(name: str) -> dict[str, Any]:
         return {"verdict": "no model class", "why": "this configuration belongs to no model class of its own"}
     met: list[str] = []
     best: dict[str, Any] | None = None
-    for config in tiny_configs(cls):
+    for config in tiny_configs(cls, OVERRIDES.get(name, {})):
         for model_class in classes[:3]:
             try:
                 model = build(model_class, copy.deepcopy(config)).double()
                 _eager_experts(model)
                 found = _sites(model)
                 if isinstance(found, dict) and "verdict" in found:
-                    return found | {"class": model_class.__name__}
+                    best = best or found | {"class": model_class.__name__}
+                    continue
                 inputs = synthetic_inputs(model)
             except Exception as error:
                 met.append(f"{model_class.__name__}: {_short(error)}")
@@ -139,7 +140,8 @@ def _measure(model: Any, inputs: dict[str, Any]) -> dict[str, Any]:
     sites = find_sites(model)
     reached = _reached(model, sites, inputs)
     missed = _missed(model, sites)
-    told = {"sites": len(sites), "reached": len(reached), "missed": missed}
+    kinds = sorted({type(model.get_submodule(site.module)).__name__ for site in sites.values()})
+    told: dict[str, Any] = {"sites": len(sites), "reached": len(reached), "missed": missed, "kinds": kinds}
     if not reached:
         return told | {"verdict": "not reached", "why": "the inputs pass through no site"}
     dense = _run(model, inputs)

@@ -32,11 +32,39 @@ SIZES: tuple[tuple[str, int], ...] = (
 LISTED_DEPTHS = re.compile(r"depths|num_blocks|layer_depths|blocks_per_stage|layers_per_stage")
 SPECIAL = re.compile(r".*(token_id|token_index|_id)$")
 VOCABULARY = 128
+# What some classes insist on besides, by model type.
+OVERRIDES: dict[str, dict[str, Any]] = {
+    "gptj": {"rotary_dim": 4},
+    "codegen": {"rotary_dim": 4},
+    "bridgetower": {"vision_config.hidden_size": 128, "hidden_size": 128},
+    "bridgetower_vision_model": {"hidden_size": 128},
+}
 
 
-def tiny_config(cls: type[PreTrainedConfig], **overrides: Any) -> PreTrainedConfig:
-    """A configuration of a class with small numbers."""
-    return cls(**{**_shrunk(cls), **overrides})
+def tiny_configs(cls: type[PreTrainedConfig], overrides: dict[str, Any]) -> Iterator[PreTrainedConfig]:
+    """Small configurations to try, one after another: some classes tie their numbers to each other.
+
+    Raises:
+        Exception: what the class said to the first, if none could be made.
+    """
+    made, first = 0, None
+    for keep, more in (((), {}), (("head",), {}), ((), {"layers": 4}), ((), {"layers": 8}), (("head", "hidden"), {}),
+                       (("head", "hidden", "image", "patch"), {}), (("all",), {})):  # fmt: skip
+        try:
+            yield cls(**_merged(_shrunk(cls, keep, more.get("layers", 2)), overrides))
+            made += 1
+        except Exception as error:
+            first = first or error
+    if not made and first is not None:
+        raise first
+
+
+def _merged(values: dict[str, Any], overrides: dict[str, Any]) -> dict[str, Any]:
+    """Overrides by dotted name: `text_config.num_hidden_layers`."""
+    for name, value in overrides.items():
+        place, *rest = name.split(".", 1)
+        values[place] = _merged(dict(values.get(place, {})), {rest[0]: value}) if rest else value
+    return values
 
 
 def model_classes(cls: type[PreTrainedConfig]) -> list[type[PreTrainedModel]]:
@@ -65,7 +93,7 @@ def build(cls: type[PreTrainedModel], config: PreTrainedConfig, *, most: int = 3
     return model
 
 
-def _shrunk(cls: type[PreTrainedConfig]) -> dict[str, Any]:
+def _shrunk(cls: type[PreTrainedConfig], keep: tuple[str, ...], layers: int) -> dict[str, Any]:
     default = cls()
     fields = default.to_dict()
     parts = cls.sub_configs
@@ -73,71 +101,75 @@ def _shrunk(cls: type[PreTrainedConfig]) -> dict[str, Any]:
     for name in inspect.signature(cls.__init__).parameters:
         if name in parts or name not in fields:
             continue
-        value = fields[name]
-        small = _small(name, value, fields)
-        if small != value:
+        small = _small(name, fields[name], fields, keep, layers)
+        if small != fields[name]:
             values[name] = small
+    if "head" in keep and "hidden_size" in values:
+        # Rotary sections and the like are tied to the width of a head: keep it, and make the model as wide as it needs.
+        heads = next((fields[n] for n in HEADS if isinstance(fields.get(n), int) and fields[n]), 0)
+        width = fields.get("head_dim") if isinstance(fields.get("head_dim"), int) else 0
+        width = width or (fields["hidden_size"] // heads if heads else 8)
+        values["hidden_size"] = min(4, heads or 4) * width
     for name, part in parts.items():
         own = getattr(default, name, None)
-        kind = type(own) if isinstance(own, PreTrainedConfig) else part
-        if own is not None and isinstance(own, PreTrainedConfig):
-            inner = _shrunk(kind)
+        if isinstance(own, PreTrainedConfig):
+            kind = type(own)
+            inner = _shrunk(kind, keep, layers)
             values[name] = {**inner, "model_type": kind.model_type} if kind.model_type else inner
     return values
 
 
-def _small(name: str, value: Any, fields: dict[str, Any]) -> Any:
+HEADS = ("num_attention_heads", "num_heads", "n_heads", "n_head", "encoder_attention_heads", "attention_heads")
+
+
+def _small(name: str, value: Any, fields: dict[str, Any], keep: tuple[str, ...], layers: int) -> Any:
     if isinstance(value, bool) or value is None:
-        return value
+        return 4 if name == "prediction_length" else value
     if isinstance(value, int):
-        return _number(name, value, fields)
-    if (
-        isinstance(value, (list, tuple))
-        and value
-        and all(isinstance(v, int) and not isinstance(v, bool) for v in value)
-    ):
-        return _list(name, list(value))
-    if isinstance(value, dict) and "mrope_section" in value:
+        return _number(name, value, fields, keep, layers)
+    if isinstance(value, (list, tuple)) and value and all(isinstance(v, int) and not isinstance(v, bool) for v in value):
+        return _list(name, list(value), keep)
+    if isinstance(value, dict) and "mrope_section" in value and "head" not in keep:
         return {**value, "mrope_section": [2, 1, 1]}
     return value
 
 
-def _number(name: str, value: int, fields: dict[str, Any]) -> int:
+def _number(name: str, value: int, fields: dict[str, Any], keep: tuple[str, ...], layers: int) -> int:
     if SPECIAL.fullmatch(name):
         return value if value < VOCABULARY else 100 + sum(map(ord, name)) % 19
-    if name == "image_size" or name.endswith("_image_size"):
-        return min(value, 32)
+    if "image_size" in name:
+        return value if "image" in keep else min(value, 32)
     if name == "patch_size":
-        return min(value, 8)
-    for pattern, size in SIZES:
-        if re.fullmatch(pattern, name):
-            if "kv_head" in name or "key_value_head" in name:
-                heads = next(
-                    (
-                        fields[n]
-                        for n in ("num_attention_heads", "num_heads", "n_heads")
-                        if isinstance(fields.get(n), int)
-                    ),
-                    0,
-                )
-                return 1 if value == 1 else (4 if value == heads else 2)
-            return min(value, size)
-    return value
+        return value if "patch" in keep else min(value, 8)
+    listed = fields.get("num_heads")
+    if name == "embed_dim" and isinstance(listed, (list, tuple)):
+        return listed[0] * 8  # Swin's kin: the width doubles with the heads
+    size = next((size for pattern, size in SIZES if re.fullmatch(pattern, name)), None)
+    if size is None or _kept(name, keep):
+        return value
+    if "kv_head" in name or "key_value_head" in name:
+        heads = next((fields[n] for n in HEADS if isinstance(fields.get(n), int)), 0)
+        return 1 if value == 1 else (4 if value == heads else 2)
+    if size == 2 and "layer" in name or name in ("depth", "num_blocks"):
+        return min(value, layers)
+    return min(value, size)
 
 
-def _list(name: str, value: list[int]) -> list[int]:
+def _kept(name: str, keep: tuple[str, ...]) -> bool:
+    if "all" in keep:
+        return not any(word in name for word in ("layer", "vocab", "depth", "experts", "blocks"))
+    words = {"head": ("head_dim", "d_kv", "head_size", "rotary", "dim_head"), "hidden": ("hidden", "d_model", "embed", "dim", "width")}
+    return any(word in name for group in keep for word in words.get(group, ()))
+
+
+def _list(name: str, value: list[int], keep: tuple[str, ...]) -> list[int]:
     if LISTED_DEPTHS.fullmatch(name):
         return [min(v, 1) for v in value]
-    if re.fullmatch(
-        r"(.*_)?(hidden_sizes|embed_dims?|neck_hidden_sizes|hidden_dims|channels|encoder_hidden_sizes)", name
-    ):
+    if "image_size" in name:
+        return value if "image" in keep else [min(v, 32) for v in value]
+    if "hidden" in keep or "all" in keep:
+        return value
+    if re.fullmatch(r"(.*_)?(hidden_sizes|embed_dims?|neck_hidden_sizes|hidden_dims|channels|encoder_hidden_sizes)", name):
         unit = max(1, value[0] // 16)
-        return [max(8, v // unit) for v in value]
-    if name.endswith("image_size"):
-        return [min(v, 32) for v in value]
+        return [16 * max(1, round(v / unit / 16)) for v in value]
     return value
-
-
-def tiny_configs(cls: type[PreTrainedConfig]) -> Iterator[PreTrainedConfig]:
-    """Small configurations to try, one after another: as shrunk, then with fewer fields shrunk."""
-    yield tiny_config(cls)

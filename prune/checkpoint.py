@@ -13,6 +13,7 @@ from torch import nn
 from headwise.analysis.errors import BadInput
 from headwise.analysis.sites import read_record
 from headwise.prune.card import card
+from headwise.prune.check import check_edits
 from headwise.prune.companions import copy_companions
 from headwise.prune.folder import new_folder
 from headwise.prune.portable import auto_map, portable_code
@@ -120,9 +121,12 @@ def _save_own(model: Any, work: Path, facts: Mapping[str, Any]) -> None:
     (work / "README.md").write_text(card(model, record, facts))
 
 
+# Options that say where a checkpoint is, which its configuration needs, too.
+_WHERE = ("revision", "token", "cache_dir", "local_files_only", "gguf_file", "subfolder", "trust_remote_code")
+
+
 def _config(name: str, options: Mapping[str, Any]) -> Any:
-    passed = {key: options[key] for key in ("revision", "token", "cache_dir", "local_files_only", "gguf_file", "subfolder",
-                                             "trust_remote_code") if key in options}  # fmt: skip
+    passed = {key: options[key] for key in _WHERE if key in options}
     passed.setdefault("trust_remote_code", False)
     folder = Path(name)
     if folder.is_dir() and "gguf_file" not in passed and not (folder / "config.json").exists():
@@ -134,11 +138,12 @@ def _config(name: str, options: Mapping[str, Any]) -> Any:
 
 
 def _class(name: str, config: Any) -> Any:
-    record = getattr(config, "headwise", None) or {}
+    record = getattr(config, "headwise", None)
+    record = record if isinstance(record, dict) else {}
     named = [record.get("class"), *(getattr(config, "architectures", None) or [])]
     for candidate in named:
-        found = getattr(transformers, candidate or "", None)
-        if isinstance(found, type):
+        found = getattr(transformers, candidate, None) if isinstance(candidate, str) and candidate else None
+        if isinstance(found, type) and issubclass(found, transformers.PreTrainedModel):
             return found
     if record:
         raise BadInput(f"{name}: this transformers release ({transformers.__version__}) has no class {named[0]!r}")
@@ -170,6 +175,8 @@ def _replaying(stock: Any) -> Any:
 
     def construct(self: Any, config: Any, *args: Any, **kwargs: Any) -> None:
         stock.__init__(self, config, *args, **kwargs)
+        # The record may come from anywhere: nothing is applied unless all of it fits.
+        check_edits(self, config.headwise["edits"])
         replay(self, config.headwise["edits"])
 
     names = {"__init__": construct, "__module__": stock.__module__, "__qualname__": stock.__qualname__}

@@ -169,7 +169,8 @@ def _handed_table(move: Move, handed: set[str]) -> Iterator[Edit]:
     if fact is None:
         return
     argument, table = fact
-    stack = move.path.split(".layer.")[0].rpartition(".")[0]
+    parts = move.path.split(".")
+    stack = ".".join(parts[: next((i for i, part in enumerate(parts) if part.isdigit()), 0)])
     if stack in handed or _dropped(move.module, argument):
         return
     handed.add(stack)
@@ -177,11 +178,16 @@ def _handed_table(move: Move, handed: set[str]) -> Iterator[Edit]:
               if path.startswith(stack + ".") and type(module) is type(move.module)]  # fmt: skip
     owner = next((path for path, module in blocks if getattr(module, table, None) is not None), "")
     for path, _ in blocks:
-        # Cross-attention has the same class but never a table: it is told apart by its name.
-        if path.rpartition(".")[2] == owner.rpartition(".")[2] and path != owner:
+        # Cross-attention has the same class but never a table: it is told apart by its place in the block.
+        if _in_block(path, stack) == _in_block(owner, stack) and path != owner:
             yield {"edit": "copy", "module": path, "name": table, "from": f"{owner}.{table}"}
             yield assign(path, "has_relative_attention_bias", True)
         yield {"edit": "argument", "module": path, "argument": argument}
+
+
+def _in_block(path: str, stack: str) -> str:
+    """A module's path behind the stack and the number of the block."""
+    return path.removeprefix(f"{stack}.").partition(".")[2]
 
 
 def _dropped(module: nn.Module, argument: str) -> bool:

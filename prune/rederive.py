@@ -67,16 +67,52 @@ def _heads_of_4(sites: Mapping[str, Any], pruned: Mapping[Any, Any]) -> dict[str
     by_layer = {site.layer: name for name, site in sites.items() if site.kind == "self"}
     heads: dict[str, list[int]] = {}
     for layer, listed in pruned.items():
-        if int(layer) not in by_layer:
-            raise BadInput(f"pruned_heads names layer {layer}, the model has layers {sorted(by_layer)}")
-        heads[by_layer[int(layer)]] = sorted(int(head) for head in listed)
+        # Its keys are texts in config.json, and numbers once transformers 4 has read them.
+        number = int(layer) if str(layer).isdigit() else -1
+        if number not in by_layer:
+            raise BadInput(f"pruned_heads names layer {layer!r}, the model has layers {sorted(by_layer)}")
+        if not isinstance(listed, (list, tuple, set)) or not all(_whole_number(head, 0) for head in listed):
+            raise BadInput(f"pruned_heads of layer {layer}: got {listed!r:.60}, expected a list of heads")
+        heads[by_layer[number]] = sorted(listed)
     return heads
 
 
-def _check(record: Mapping[str, Any]) -> None:
-    if record.get("schema") != 1:
-        raise BadInput(f"the checkpoint's record has schema {record.get('schema')!r}; this headwise reads schema 1")
-    for name, data in record.get("sites", {}).items():
-        heads, kept = data.get("heads"), data.get("kept")
-        if not isinstance(heads, int) or not isinstance(kept, list) or any(not 0 <= h < heads for h in kept):
-            raise BadInput(f"the checkpoint's record of site {name} is damaged: heads {heads!r}, kept {kept!r}")
+def _check(record: Any) -> None:
+    """Refuse a record whose decisions are damaged; its edits are held against the shapes when the model is built."""
+    if not isinstance(record, Mapping) or record.get("schema") != 1:
+        got = record.get("schema") if isinstance(record, Mapping) else record
+        raise BadInput(f"the checkpoint's record has schema {got!r:.60}; this headwise reads schema 1")
+    sites, edits = record.get("sites"), record.get("edits")
+    if not isinstance(sites, Mapping) or not sites or not isinstance(edits, list):
+        raise BadInput("the checkpoint's record is damaged: it needs a mapping `sites` and a list `edits`")
+    for name, data in sites.items():
+        wrong = _wrong(data)
+        if wrong:
+            raise BadInput(f"the checkpoint's record of site {name} is damaged: {wrong}")
+
+
+def _wrong(data: Any) -> str:
+    """What is wrong with one site's entry, or ``."""
+    if not isinstance(data, Mapping):
+        return f"{data!r:.60} is no mapping"
+    for key in ("module", "output", "kind", "stack", "refusal"):
+        if not isinstance(data.get(key), str):
+            return f"{key} is {data.get(key)!r:.60}, expected a text"
+    for key, least in (("heads", 1), ("kv_heads", 1), ("head_dim", 1), ("calls", 1), ("layer", 0), ("call", 0)):
+        if not _whole_number(data.get(key), least):
+            return f"{key} is {data.get(key)!r:.60}, expected a number from {least}"
+    heads, kv_heads = data["heads"], data["kv_heads"]
+    for key, count in (("kept", heads), ("kv", kv_heads)):
+        listed = data.get(key)
+        if not isinstance(listed, list) or not all(_whole_number(h, 0) and h < count for h in listed):
+            return f"{key} is {listed!r:.60}, expected numbers below {count}"
+    ghost = data.get("ghost")
+    if len(set(data["kept"])) < len(data["kept"]) or not data["kv"] or heads % kv_heads:
+        return f"heads {heads}, kv_heads {kv_heads}, kept {data['kept']} and kv {data['kv']} do not go together"
+    if ghost is not None and not (_whole_number(ghost, 0) and ghost < heads):
+        return f"ghost is {ghost!r:.60}, expected a head below {heads}"
+    return "" if isinstance(data.get("whole"), bool) else f"whole is {data.get('whole')!r:.60}, expected true or false"
+
+
+def _whole_number(value: Any, least: int) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= least

@@ -2,15 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
-import copy
-import functools
-import tempfile
 from dataclasses import dataclass, field
 from typing import Any
-
-import torch
-import transformers
 
 
 @dataclass(frozen=True)
@@ -41,11 +34,11 @@ class Family:
         config: its configuration class.
         values: the configuration's numbers.
         sites: what must be found, in order.
-        inputs: kind of inputs, see `inputs_of`.
+        inputs: kind of inputs, see `models.inputs_of`.
         generates: whether greedy generation is compared, too.
         refusal: part of the reason why it cannot be cut, or ``.
         calls: how often one module is called (ALBERT).
-        build: another way to make the model than `auto.from_config`, by name, see `_BUILDERS`.
+        build: another way to make the model than `auto.from_config`, by name, see `models.py`.
         since: the first release that can build it.
     """
 
@@ -83,6 +76,8 @@ MOE = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 32}
 LATENT = {**TEXT, **IDS, "num_key_value_heads": 4, "q_lora_rank": 16, "kv_lora_rank": 16, "qk_rope_head_dim": 8,
           "qk_nope_head_dim": 8, "v_head_dim": 8, "n_routed_experts": 4, "num_experts_per_tok": 2, "n_group": 2,
           "topk_group": 1, "moe_intermediate_size": 32, "first_k_dense_replace": 1}  # fmt: skip
+WINDOWED = {"image_size": 16, "patch_size": 2, "embed_dim": 16, "depths": [1, 1], "num_heads": [2, 4],
+            "window_size": 4}  # fmt: skip
 TOWERS = {"text_config": {**TEXT, "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 98}, "vision_config": IMAGE,
           "projection_dim": 32}  # fmt: skip
 
@@ -132,7 +127,8 @@ def _swin(tail: str) -> tuple[Expected, ...]:
 
 
 def _vlm() -> tuple[Expected, ...]:
-    vision = "vision_tower.vision_model.encoder.layers.{i}.self_attn.out_proj|vision_tower.encoder.layers.{i}.self_attn.out_proj"
+    block = "encoder.layers.{i}.self_attn.out_proj"
+    vision = f"vision_tower.vision_model.{block}|vision_tower.{block}"
     return (
         *sites(vision, name="vision.self.{i}"),
         *sites("language_model.layers.{i}.self_attn.o_proj", name="text.self.{i}", kv=2),
@@ -154,7 +150,8 @@ _ENCODERS += [
     Family("albert", WORDS, "AlbertConfig",
            tuple(Expected(str(i), "encoder.albert_layer_groups.0.albert_layers.0.attention.dense") for i in range(2)),
            {**TEXT, "embedding_size": 16}, calls=2),
-    Family("deberta", WORDS, "DebertaConfig", BERT, {**TEXT, "relative_attention": True, "pos_att_type": ["c2p", "p2c"]}),
+    Family("deberta", WORDS, "DebertaConfig", BERT,
+           {**TEXT, "relative_attention": True, "pos_att_type": ["c2p", "p2c"]}),
     Family("deberta-v2", WORDS, "DebertaV2Config", BERT,
            {**TEXT, "relative_attention": True, "pos_att_type": ["c2p", "p2c"], "position_buckets": 16,
             "share_att_key": True}),
@@ -162,9 +159,10 @@ _ENCODERS += [
            {**TEXT, "relative_attention": True, "pos_att_type": ["c2p", "p2c"], "share_att_key": False}),
     Family("mpnet", WORDS, "MPNetConfig", sites("encoder.layer.{i}.attention.attn.o"), TEXT),
     Family("modernbert", WORDS, "ModernBertConfig", sites("layers.{i}.attn.Wo"),
-           {**TEXT, **IDS, "cls_token_id": 1, "sep_token_id": 2, "global_attn_every_n_layers": 2, "local_attention": 8}),
-    Family("nomic-bert", "AutoModel", "NomicBertConfig", sites("layers.{i}.self_attn.o_proj"), {**TEXT, "pad_token_id": 0},
-           since="5.9"),
+           {**TEXT, **IDS, "cls_token_id": 1, "sep_token_id": 2, "global_attn_every_n_layers": 2,
+            "local_attention": 8}),
+    Family("nomic-bert", "AutoModel", "NomicBertConfig", sites("layers.{i}.self_attn.o_proj"),
+           {**TEXT, "pad_token_id": 0}, since="5.9"),
     Family("xlnet", WORDS, "XLNetConfig", sites("layer.{i}.rel_attn:o"),
            {"d_model": 32, "n_layer": 2, "n_head": 4, "d_inner": 64, "vocab_size": 99}),
     Family("longformer", WORDS, "LongformerConfig", BERT, {**TEXT, "attention_window": 8, "pad_token_id": 0},
@@ -246,7 +244,8 @@ _PAIRS += [
 _PAIRS += [
     Family("t5-deep", S2S, "T5Config",
            seq2seq("encoder.block.{i}.layer.0.SelfAttention.o", "decoder.block.{i}.layer.0.SelfAttention.o",
-                   "decoder.block.{i}.layer.1.EncDecAttention.o", 4), {**T5, "num_layers": 4}, "seq2seq", generates=True),
+                   "decoder.block.{i}.layer.1.EncDecAttention.o", 4),
+           {**T5, "num_layers": 4}, "seq2seq", generates=True),
     Family("flan-t5", S2S, "T5Config", T5_SITES,
            {**T5, "feed_forward_proj": "gated-gelu", "tie_word_embeddings": False}, "seq2seq", generates=True),
     Family("led", S2S, "LEDConfig",
@@ -279,23 +278,22 @@ _SENSES = [
     Family("beit", PICTURES, "BeitConfig", VIT, {**IMAGE, "use_relative_position_bias": True}, "image"),
     Family("beit-shared", PICTURES, "BeitConfig", VIT, {**IMAGE, "use_shared_relative_position_bias": True}, "image"),
     Family("swin", PICTURES, "SwinConfig", _swin("o_proj|output.dense"),
-           {"image_size": 16, "patch_size": 2, "embed_dim": 16, "depths": [1, 1], "num_heads": [2, 4], "window_size": 4},
-           "image"),
+           WINDOWED, "image"),
     Family("swinv2", PICTURES, "Swinv2Config", _swin("output.dense|o_proj"),
-           {"image_size": 16, "patch_size": 2, "embed_dim": 16, "depths": [1, 1], "num_heads": [2, 4], "window_size": 4},
-           "image"),
+           WINDOWED, "image"),
     Family("clip-vision", "AutoModel", "CLIPVisionConfig", CLIP, IMAGE, "image"),
     Family("clip-text", "AutoModel", "CLIPTextConfig", CLIP,
            {**TEXT, "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 98}),
     Family("clip", "AutoModel", "CLIPConfig", DUAL, TOWERS, "clip"),
     Family("siglip", "AutoModel", "SiglipConfig",
-           (*DUAL, Expected("pool.0", "vision_model.head.attention.out_proj|vision_model.vision_model.head.attention.out_proj")),
+           (*DUAL, Expected("pool.0", "vision_model.head.attention.out_proj"
+                                      "|vision_model.vision_model.head.attention.out_proj")),
            {key: value for key, value in TOWERS.items() if key != "projection_dim"}, "clip"),
     Family("siglip-vision", "AutoModel", "SiglipVisionConfig", POOLED, IMAGE, "image"),
     Family("blip", "BlipForConditionalGeneration", "BlipConfig",
            (*sites("/vision_model.encoder.layers.{i}.self_attn.projection", name="vision.self.{i}"),
-            *(Expected(f"text.{kind}.{i}", f"/text_decoder.bert.encoder.layer.{i}.{part}.output.dense") for i in range(2)
-              for kind, part in (("self", "attention"), ("cross", "crossattention")))),
+            *(Expected(f"text.{kind}.{i}", f"/text_decoder.bert.encoder.layer.{i}.{part}.output.dense")
+              for i in range(2) for kind, part in (("self", "attention"), ("cross", "crossattention")))),
            {"text_config": {**TEXT, **IDS, "encoder_hidden_size": 32, "is_decoder": True}, "vision_config": IMAGE,
             "projection_dim": 32}, "clip", refusal=HIDDEN),
     Family("llava", "LlavaForConditionalGeneration", "LlavaConfig", _vlm(),
@@ -308,142 +306,3 @@ _SENSES = [
 ]  # fmt: skip
 
 FAMILIES: dict[str, Family] = {f.name: f for f in (*_ENCODERS, *_DECODERS, *_PAIRS, *_SENSES)}
-
-
-# ------------------------------------------------------------------------------------------------ models and inputs
-def build(family: Family, dtype: torch.dtype = torch.float32) -> Any:
-    """A small random model with biases and tables that are not zero, saved and loaded once.
-
-    What a dense checkpoint does not keep (Marian's sinusoids) must not count, hence the round trip.
-    """
-    return copy.deepcopy(_built(family.name)).to(dtype)
-
-
-@functools.cache
-def _built(name: str) -> Any:
-    family = FAMILIES[name]
-    torch.manual_seed(0)
-    model = _BUILDERS[family.build](family)
-    generator = torch.Generator().manual_seed(1)
-    with torch.no_grad():
-        for parameter in model.parameters():
-            parameter.add_(torch.randn(parameter.shape, generator=generator) * 0.2)
-    with tempfile.TemporaryDirectory() as folder:
-        model.save_pretrained(folder)
-        model = type(model).from_pretrained(folder)
-    if model.can_generate():
-        plain = model.generation_config
-        plain.eos_token_id = plain.forced_eos_token_id = plain.forced_bos_token_id = None
-        plain.pad_token_id = 0
-        if not model.config.is_encoder_decoder:
-            model.config.eos_token_id = None
-    return model.eval()
-
-
-def _auto(family: Family) -> Any:
-    config = getattr(transformers, family.config)(**copy.deepcopy(family.values))
-    cls = getattr(transformers, family.auto)
-    return cls.from_config(config) if family.auto.startswith("Auto") else cls(config)
-
-
-def _bert2bert(family: Family) -> Any:
-    encoder = transformers.BertModel(transformers.BertConfig(**family.values))
-    decoder = transformers.BertLMHeadModel(
-        transformers.BertConfig(**family.values, is_decoder=True, add_cross_attention=True)
-    )
-    model = transformers.EncoderDecoderModel(encoder=encoder, decoder=decoder)
-    model.config.decoder_start_token_id = 1
-    model.config.pad_token_id = 0
-    return model
-
-
-_BUILDERS = {"": _auto, "bert2bert": _bert2bert}
-
-
-def inputs_of(family: Family, dtype: torch.dtype = torch.float32) -> dict[str, Any]:
-    """A batch of two for a family; the second text is padded."""
-    draw = torch.Generator().manual_seed(2)
-    ids = torch.randint(3, 96, (2, 12), generator=draw)
-    mask = torch.ones(2, 12, dtype=torch.long)
-    mask[1, 9:] = 0
-    pixels = torch.randn(2, 3, 16, 16, generator=draw).to(dtype)
-    match family.inputs:
-        case "image":
-            return {"pixel_values": pixels}
-        case "clip":
-            ids[:, 11] = 98
-            return {"input_ids": ids, "attention_mask": torch.ones_like(ids), "pixel_values": pixels}
-        case "vlm":
-            patches = torch.full((2, 16), 97)
-            ids = torch.cat([ids[:, :2], patches, ids[:, 2:]], dim=1)
-            return {"input_ids": ids, "attention_mask": torch.ones_like(ids), "pixel_values": pixels}
-        case "whisper":
-            return {"input_features": torch.randn(2, 8, 64, generator=draw).to(dtype), "decoder_input_ids": ids}
-        case "wave":
-            return {"input_values": torch.randn(2, 400, generator=draw).to(dtype)}
-        case "cross":
-            states = torch.randn(2, 5, 32, generator=draw).to(dtype)
-            return {"input_ids": ids, "attention_mask": mask, "encoder_hidden_states": states}
-        case "seq2seq":
-            return {"input_ids": ids, "attention_mask": mask, "decoder_input_ids": ids[:, :7]}
-    return {"input_ids": ids, "attention_mask": mask}
-
-
-def projection(model: Any, path: str) -> tuple[Any, str]:
-    """The module that a path names in this release, and the name of its matrix."""
-    for candidate in path.split("|"):
-        bare, _, name = candidate.partition(":")
-        root = model if bare.startswith("/") else model.base_model
-        with contextlib.suppress(AttributeError):
-            return root.get_submodule(bare.removeprefix("/")), name or "weight"
-    raise AttributeError(f"{type(model).__name__} has no module {path}")
-
-
-def oracle(model: Any, family: Family, remove: dict[str, list[int]]) -> Any:
-    """A copy of the dense model whose output projections ignore the removed heads, blanked by hand."""
-    model = copy.deepcopy(model)
-    for site in family.sites:
-        module, name = projection(model, site.output)
-        weight = getattr(module, name)
-        with torch.no_grad():
-            for head in remove.get(site.name, []):
-                if weight.ndim == 3:
-                    weight[:, head] = 0
-                elif type(module).__name__ == "Conv1D":
-                    width = weight.shape[0] // site.heads
-                    weight[head * width : (head + 1) * width] = 0
-                else:
-                    width = weight.shape[1] // site.heads
-                    weight[:, head * width : (head + 1) * width] = 0
-    return model
-
-
-def plans(family: Family) -> dict[str, dict[str, list[int]]]:
-    """What may be removed: another set at every site; all of the first, all of the last; by groups."""
-    cycle = ([0], [1, 3], [2], [0, 1, 2], [3], [0, 2])
-
-    def some(i: int, heads: int) -> list[int]:
-        return sorted({head % heads for head in cycle[i % 6]}) if heads > 2 else [i % heads]
-
-    listed = list(enumerate(family.sites))
-    if family.calls > 1:
-        return {"uneven": {s.name: [1, 3] for _, s in listed}, "all": {s.name: list(range(s.heads)) for _, s in listed}}
-    uneven = {s.name: some(i, s.heads) for i, s in listed}
-    shifted = {s.name: some(i + 1, s.heads) for i, s in listed}
-    first, last = family.sites[0], family.sites[-1]
-    found = {
-        "uneven": uneven,
-        "first": {**shifted, first.name: list(range(first.heads))},
-        "last": {**shifted, last.name: list(range(last.heads))},
-    }
-    if any(1 < s.kv < s.heads for _, s in listed):
-        size = {s.name: s.heads // s.kv for _, s in listed}
-        found["group"] = {
-            s.name: [h for h in range(s.heads) if s.kv > 1 and h // size[s.name] == i % s.kv] for i, s in listed
-        }
-        found["even"] = {
-            s.name: [g * size[s.name] + (i + g) % size[s.name] for g in range(s.kv) if size[s.name] > 1]
-            for i, s in listed
-        }
-        found["unequal"] = {s.name: some(i, s.heads) if i else [0] for i, s in listed}
-    return found

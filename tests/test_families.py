@@ -17,7 +17,8 @@ from headwise.analysis.gates import gated
 from headwise.analysis.sites import find_sites
 from headwise.prune.checkpoint import load, save
 from headwise.prune.surgery import cut
-from tests.families import FAMILIES, Family, build, inputs_of, oracle, plans, projection
+from tests.families import FAMILIES, Family
+from tests.models import build, inputs_of, oracle, plans, projection
 
 RELEASE = Version(transformers.__version__)
 HERE = [family for family in FAMILIES.values() if Version(family.since) <= RELEASE]

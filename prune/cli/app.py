@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from headwise.prune.cli import analyze, demo, heads, prune, recipes, report
+from headwise.prune.cli import analyze, demo, families, heads, prune, recipes, report, rescue
 from headwise.prune.cli.faults import explain
 from headwise.prune.cli.terminal import complain
 
@@ -27,6 +27,8 @@ app.command("analyze")(analyze.analyze)
 app.command("prune")(prune.prune)
 app.command("report")(report.report)
 app.command("heads")(heads.heads)
+app.command("families")(families.families)
+app.command("rescue")(rescue.rescue)
 app.add_typer(recipes.app, name="recipes")
 app.command("demo")(demo.demo)
 
