@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import os
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -70,7 +71,28 @@ def told(target: Path) -> Iterator[None]:
         yield
     except OSError as error:
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
-            raise BadInput(f"no space left on the disk of {target}; nothing was kept there") from error
+            raise _full(target) from error
         if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
             raise BadInput(f"{target} cannot be written: {error.strerror}") from error
         raise
+
+
+@contextlib.contextmanager
+def space_told(target: Path) -> Iterator[None]:
+    """Say that the disk is full, by whatever way a library tells it: safetensors does so in words alone.
+
+    Other failures pass; files that are read inside the block may have their own.
+    """
+    try:
+        yield
+    except BadInput:
+        raise
+    except Exception as error:
+        number = getattr(error, "errno", None)
+        if number in (errno.ENOSPC, errno.EDQUOT) or os.strerror(errno.ENOSPC) in str(error)[:2000]:
+            raise _full(target) from error
+        raise
+
+
+def _full(target: Path) -> BadInput:
+    return BadInput(f"no space left on the disk of {target}; nothing was kept there")

@@ -21,9 +21,11 @@ from headwise.analysis.evidence import Evidence
 from headwise.analysis.sites import Site, find_sites
 from headwise.prune.checkpoint import load, save
 from headwise.prune.environment import environment, now
+from headwise.prune.folder import space_told
 from headwise.prune.importance.calibration import Calibration
 from headwise.prune.inspection import run_folder
 from headwise.prune.material import Material, gather
+from headwise.prune.metering import meter_of
 from headwise.prune.native import save_native
 from headwise.prune.opening import Opened, open_checkpoint, weights_hash
 from headwise.prune.plan import Plan
@@ -86,16 +88,17 @@ def run(
         raise BadInput("no model: give model.id in the recipe, or a model")
     name = recipe.model.id or getattr(model, "name_or_path", "") or type(model).__name__
     target = Path(output_dir) if output_dir is not None else run_folder(name, recipe_name(recipe))
-    with Stages(target, overwrite=overwrite, resume=resume) as stages:
+    with Stages(target, overwrite=overwrite, resume=resume) as stages, space_told(target):
         opened = open_checkpoint(
             name, revision=recipe.model.revision, dtype=recipe.model.dtype, device=device,
             trust_remote_code=trust_remote_code, model=model, tokenizer=tokenizer,
         )  # fmt: skip
         sites = find_sites(opened.model)
-        check_against(recipe, sites)
+        check_against(recipe, sites, opened.model)
         material = gather(recipe.data, recipe.seed)
         stages.text("recipe.yaml", recipe.resolved_yaml)
         made = stages.json("environment.json", lambda: _environment(recipe, opened, material))
+        _unchanged(made, opened, material)
         done = _carry_out(recipe, opened, material, sites, stages, made)
     return Run(target, *done)
 
@@ -177,12 +180,30 @@ def _environment(recipe: Recipe, opened: Opened, material: Material) -> dict[str
     return environment(seed=recipe.seed, model=opened.facts, texts=material.facts())
 
 
+def _unchanged(made: Mapping[str, Any], opened: Opened, material: Material) -> None:
+    """Return if model and texts are what they were when the run began; a resumed one could mix two otherwise.
+
+    Raises:
+        BadInput: if either has changed.
+    """
+    then = [made["model"]["hash"], *(made["texts"][part]["hash"] for part in ("calibration", "evaluation"))]
+    now_hashes = [opened.facts["hash"], material.calibration.hash, material.evaluation.hash]
+    names = (f"the model {opened.name}", "the texts of data.calibration", "the texts of data.evaluation")
+    changed = [name for name, one, two in zip(names, then, now_hashes, strict=True) if one != two]
+    if changed:
+        raise BadInput(
+            f"{' and '.join(changed)} changed since the run began; put back what was there, or start afresh "
+            "with --overwrite"
+        )
+
+
 def _plan(recipe: Recipe, calibration: Calibration, evidence: Evidence, made: Mapping[str, Any]) -> Plan:
     """Scores, then the selection that the budget allows, as a file to read and to edit."""
     scores = recipe.score.score(calibration)
     chosen = select(
         calibration.sites, scores.costs, recipe.remove, scope=recipe.scope, keep=recipe.keep, unit=recipe.unit,
         evidence=evidence, score=scores.kind, notes=scores.notes,
+        meter=meter_of(calibration.model, calibration.sites, recipe.remove, recipe.unit),
     )  # fmt: skip
     values = {site: [None if v != v else float(v) for v in found] for site, found in scores.items()}
     budget = {**recipe.remove.model_dump(exclude_none=True), "scope": recipe.scope, "unit": recipe.unit}

@@ -58,7 +58,7 @@ class Stages:
             self._clear()
         elif self.resume and not there:
             self._unlock()
-            self.work.rmdir()
+            shutil.rmtree(self.work, ignore_errors=True)
             raise BadInput(f"there is no unfinished run to resume: {self.work} does not exist")
         return self
 
@@ -67,8 +67,9 @@ class Stages:
     ) -> None:
         if kind is None:
             with told(self.target):
-                (self.work / ".lock").unlink(missing_ok=True)
+                # The lock goes last: until the folder has its name, nobody else may begin here.
                 publish(self.work, self.target)
+                (self.target / ".lock").unlink(missing_ok=True)
         elif not self._begun() or (isinstance(error, BadInput) and not self.resume):
             shutil.rmtree(self.work, ignore_errors=True)
         self._unlock()
@@ -88,11 +89,18 @@ class Stages:
         return made
 
     def json(self, name: str, make: Callable[[], Mapping[str, Any]]) -> dict[str, Any]:
-        """A JSON file of the run, made unless it is there."""
+        """A JSON file of the run, made unless it is there.
+
+        Raises:
+            BadInput: if the file is there and is no JSON.
+        """
         path = self.work / name
         if not path.exists():
             self.replace_json(name, make())
-        found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        try:
+            found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        except ValueError as error:
+            raise BadInput(f"{path} is broken ({error}); delete it to have it made again") from error
         return found
 
     def replace_json(self, name: str, content: Mapping[str, Any]) -> None:

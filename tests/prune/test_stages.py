@@ -1,0 +1,176 @@
+"""Folders while they are being made: whole when they appear, locked before, kept where there is something to keep."""
+
+import contextlib
+import errno
+import json
+
+import pytest
+
+from headwise.analysis.errors import BadInput
+from headwise.prune.folder import new_folder, publish, space_told, told
+from headwise.prune.stages import Stages
+
+
+class Saved:
+    """Something with a `save` that counts how often it was made."""
+
+    made = 0
+
+    def save(self, path):
+        type(self).made += 1
+        path.write_text("content")
+
+    @staticmethod
+    def load(path):
+        return path.read_text()
+
+
+@contextlib.contextmanager
+def broken_off(target, error=KeyboardInterrupt, **how):
+    """A run that ends in an error after the block."""
+    with contextlib.suppress(error), Stages(target, **how) as stages:
+        yield stages
+        raise error
+
+
+def test_a_folder_appears_whole_when_the_block_ends(tmp_path):
+    with Stages(tmp_path / "run") as stages:
+        stages.json("one.json", lambda: {"a": 1})
+        assert stages.saved("two", Saved, Saved) == "content"
+        assert not (tmp_path / "run").exists()
+    assert sorted(path.name for path in tmp_path.rglob("*")) == ["one.json", "run", "two"]
+
+
+def test_a_stage_is_made_once(tmp_path):
+    Saved.made = 0
+    with broken_off(tmp_path / "run") as stages:
+        stages.saved("two", Saved, Saved)
+        stages.json("one.json", lambda: {"a": 1})
+    with Stages(tmp_path / "run", resume=True) as stages:
+        assert stages.saved("two", Saved, Saved) == "content"
+        assert stages.json("one.json", lambda: {"a": 2}) == {"a": 1}
+    assert Saved.made == 1
+
+
+def test_half_a_stage_does_not_count(tmp_path):
+    class Interrupted:
+        def save(self, path):
+            path.write_text("half")
+            raise KeyboardInterrupt
+
+    with broken_off(tmp_path / "run") as stages:
+        stages.json("one.json", lambda: {"a": 1})
+        stages.saved("two", Interrupted, Saved)
+    with Stages(tmp_path / "run", resume=True) as stages:
+        assert stages.saved("two", Saved, Saved) == "content"
+    assert sorted(path.name for path in (tmp_path / "run").iterdir()) == ["one.json", "two"]
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, RuntimeError])
+def test_what_is_worth_resuming_stays(error, tmp_path):
+    with broken_off(tmp_path / "empty", error=error) as stages:
+        stages.text("recipe.yaml", lambda: "a")
+    assert not list(tmp_path.iterdir())
+    with broken_off(tmp_path / "run", error=error) as stages:
+        stages.json("plan.json", dict)
+    assert (tmp_path / "run.partial" / "plan.json").exists()
+
+
+def test_bad_input_leaves_nothing_of_a_new_run_and_all_of_a_resumed_one(tmp_path):
+    with broken_off(tmp_path / "run", error=BadInput) as stages:
+        stages.json("plan.json", dict)
+    assert not list(tmp_path.iterdir())
+    with broken_off(tmp_path / "run") as stages:
+        stages.json("plan.json", dict)
+    with pytest.raises(BadInput), Stages(tmp_path / "run", resume=True):
+        raise BadInput("no")
+    assert (tmp_path / "run.partial" / "plan.json").exists()
+
+
+def test_only_one_may_work_on_a_folder(tmp_path):
+    with Stages(tmp_path / "run") as stages:
+        stages.json("plan.json", lambda: {"mine": True})
+        for how in ({}, {"resume": True}, {"overwrite": True}):
+            with pytest.raises(BadInput, match="another run"), Stages(tmp_path / "run", **how):
+                pass
+    assert json.loads((tmp_path / "run" / "plan.json").read_text()) == {"mine": True}
+
+
+def test_an_old_folder_stands_until_the_new_one_is_whole(tmp_path):
+    target = tmp_path / "run"
+    target.mkdir()
+    (target / "old.txt").write_text("old")
+    with broken_off(target, overwrite=True, error=RuntimeError) as stages:
+        stages.json("new.json", dict)
+    assert [path.name for path in target.iterdir()] == ["old.txt"]
+    with Stages(target, overwrite=True) as stages:
+        stages.json("new.json", dict)
+        assert (target / "old.txt").exists()
+    assert [path.name for path in target.iterdir()] == ["new.json"]
+    assert [path.name for path in tmp_path.iterdir()] == ["run"]
+
+
+def test_a_text_of_an_interrupted_run_must_say_the_same(tmp_path):
+    with broken_off(tmp_path / "run") as stages:
+        stages.text("recipe.yaml", lambda: "a")
+        stages.json("plan.json", dict)
+    with (
+        pytest.raises(BadInput, match="differs from what is asked now"),
+        Stages(tmp_path / "run", resume=True) as stages,
+    ):
+        stages.text("recipe.yaml", lambda: "b")
+    with Stages(tmp_path / "run", resume=True) as stages:
+        stages.text("recipe.yaml", lambda: "a")
+
+
+def test_a_broken_file_of_an_interrupted_run_is_named(tmp_path):
+    with broken_off(tmp_path / "run") as stages:
+        stages.json("plan.json", dict)
+    (tmp_path / "run.partial" / "plan.json").write_text("{")
+    with pytest.raises(BadInput, match=r"plan\.json.*delete it"), Stages(tmp_path / "run", resume=True) as stages:
+        stages.json("plan.json", dict)
+
+
+def test_a_folder_of_one_step(tmp_path):
+    with contextlib.suppress(RuntimeError), new_folder(tmp_path / "out") as work:
+        (work / "a").write_text("a")
+        raise RuntimeError
+    assert not list(tmp_path.iterdir())
+    with new_folder(tmp_path / "out") as work:
+        (work / "a").write_text("a")
+    with pytest.raises(BadInput, match="exists"), new_folder(tmp_path / "out"):
+        pass
+    (tmp_path / "file").write_text("")
+    with pytest.raises(BadInput, match="is a file"), new_folder(tmp_path / "file", overwrite=True):
+        pass
+
+
+def test_an_old_folder_left_over_does_not_stand_in_the_way(tmp_path):
+    for name in ("run", "run.old", "run.partial"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / name).write_text("")
+    publish(tmp_path / "run.partial", tmp_path / "run")
+    assert sorted(path.name for path in tmp_path.rglob("*")) == ["run", "run.partial"]
+
+
+@pytest.mark.parametrize(
+    ("number", "words"),
+    [
+        (errno.ENOSPC, "no space"),
+        (errno.EDQUOT, "no space"),
+        (errno.EACCES, "cannot be written"),
+        (errno.EROFS, "cannot"),
+    ],
+)
+def test_failures_of_the_disk_are_told(number, words, tmp_path):
+    with pytest.raises(BadInput, match=words), told(tmp_path):
+        raise OSError(number, "said by the system")
+
+
+def test_only_a_full_disk_is_told_where_other_files_are_read_too(tmp_path):
+    with pytest.raises(BadInput, match="no space"), space_told(tmp_path):
+        raise RuntimeError("I/O error: No space left on device (os error 28)")
+    with pytest.raises(PermissionError), space_told(tmp_path):
+        raise PermissionError(errno.EACCES, "said by the system")
+    with pytest.raises(OSError, match="busy"), told(tmp_path):
+        raise OSError(errno.EBUSY, "busy")
