@@ -12,10 +12,11 @@ from torch import nn
 
 from headwise.analysis.annotations import coreference_set, corpus_of
 from headwise.analysis.batching import Batches, batches
-from headwise.analysis.capture import Pass, capture
+from headwise.analysis.capture import MEMORY, Door, Pass, capture
 from headwise.analysis.errors import BadInput
 from headwise.analysis.evidence import Evidence
 from headwise.analysis.kernels import kernel_of
+from headwise.analysis.portions import MOST, Portions
 from headwise.analysis.redundancy import THRESHOLD, cluster
 from headwise.analysis.roles import ROLES
 from headwise.analysis.roles.assignment import EFFECT, LEVEL, assign, inferred
@@ -26,12 +27,6 @@ from headwise.analysis.similarity import MEASURES
 from headwise.analysis.sites import Site, find_sites, heads_of
 from headwise.analysis.statistics import Statistics
 from headwise.analysis.texts import Corpus
-
-#: Bytes that one batch's maps and what is computed from them may take.
-MEMORY = 200 * 2**20
-#: Numbers alive per entry of a map: the eager kernel's scores and probabilities, and a reducer's work space.
-_COPIES = 2
-_BYTES = 4
 
 
 def analyze(
@@ -46,6 +41,7 @@ def analyze(
     batch_size: int | None = None,
     max_length: int | None = None,
     memory: int = MEMORY,
+    door: Door = "auto",
     seed: int = 0,
 ) -> Evidence:
     """Evidence about every head: statistics, similarity of all pairs, clusters, roles.
@@ -61,9 +57,10 @@ def analyze(
         roles: names from `ROLES`.
         threshold: mean similarity at which heads still count as interchangeable.
         effect: least excess over chance that makes a role.
-        batch_size: texts a batch; by default the most that `memory` allows, at most 32.
+        batch_size: texts a batch at most; by default 32. Fewer where their maps would not fit `memory`.
         max_length: the most tokens a text; by default the model's limit.
-        memory: bytes for one batch's maps, when no batch size is given.
+        memory: bytes for one batch's maps, or for one tile of all sites where a text's maps do not fit.
+        door: how maps are come by, see `capture`.
         seed: of the bootstrap.
 
     Raises:
@@ -76,12 +73,13 @@ def analyze(
     _check("measures", measures, MEASURES)
     _check("roles", roles, ROLES)
     sites = find_sites(model)
-    data = _batches(model, tokenizer, corpus, sites, batch_size, max_length, memory)
+    data = batches(corpus, tokenizer, batch_size=batch_size or MOST, max_length=max_length, model=model)
 
     statistics = Statistics(sites)
     masses = RelationMass(sites, {name: ROLES[name] for name in roles})
     alike = [MEASURES[name](sites) for name in measures]
-    went = capture(model, data, [statistics, masses, *alike], sites=sites)
+    reducers = [statistics, masses, *alike]
+    went = capture(model, _portions(data, sites, memory), reducers, sites=sites, memory=memory, door=door)
 
     arrays = statistics.result()
     for measure in alike:
@@ -98,7 +96,7 @@ def analyze(
         tests["broad"] = inferred(sums, seed=seed)
     facts: dict[str, Any] = {}
     if "coreference" in roles:
-        tests["coreference"], facts["coreference"] = _coreference(model, tokenizer, sites, data)
+        tests["coreference"], facts["coreference"] = _coreference(model, tokenizer, sites, memory)
     arrays |= assign({name: tests[name] for name in roles}, ROLES, effect=effect)
 
     settings: dict[str, Any] = {"threshold": threshold, "effect": effect, "level": LEVEL, "seed": seed}
@@ -107,49 +105,25 @@ def analyze(
     return Evidence(heads_of(sites), arrays, facts)
 
 
-def batch_size_for(sites: Mapping[str, Site], length: int, memory: int = MEMORY, most: int = 32) -> int:
-    """How many texts of a length fit a memory budget when all maps of a batch are alive; at least 1.
-
-    >>> site = Site("0", "a", "a.o", heads=8, kv_heads=8, head_dim=64)
-    >>> batch_size_for({"0": site}, length=512), batch_size_for({"0": site}, length=16384)
-    (12, 1)
-    """
-    heads = sum(site.heads for site in sites.values())
-    return max(1, min(most, memory // max(1, heads * length * length * _BYTES * _COPIES)))
-
-
 def _check(field: str, names: Sequence[str], table: Mapping[str, Any]) -> None:
     for name in names:
         if name not in table:
             raise BadInput(f"{field}: got {name!r}, expected some of {', '.join(table)}")
 
 
-def _batches(
-    model: nn.Module,
-    tokenizer: Any,
-    corpus: Corpus,
-    sites: Mapping[str, Site],
-    batch_size: int | None,
-    max_length: int | None,
-    memory: int,
-) -> Batches:
-    if batch_size is None:
-        # One text a batch tells how long the longest is: batches are sorted, longest first.
-        longest = next(iter(batches(corpus, tokenizer, batch_size=1, max_length=max_length, model=model)))
-        length = max(int(tokens.valid.shape[1]) for tokens in longest.tokens.values())
-        batch_size = batch_size_for(sites, length, memory)
-    return batches(corpus, tokenizer, batch_size=batch_size, max_length=max_length, model=model)
+def _portions(data: Batches, sites: Mapping[str, Site], memory: int) -> Portions:
+    return Portions(data, len(heads_of(sites)), memory)
 
 
 def _coreference(
-    model: nn.Module, tokenizer: Any, sites: Mapping[str, Site], data: Batches
+    model: nn.Module, tokenizer: Any, sites: Mapping[str, Site], memory: int
 ) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
     """The arrays of the role and how it was measured."""
     held_out = {text.template for text in coreference_set("held-out") if text.template is not None}
     corpus = corpus_of(coreference_set(), "headwise's coreference set")
     reducer = Antecedents(sites, held_out)
-    annotated = batches(corpus, tokenizer, batch_size=data.batch_size, model=model)
-    capture(model, annotated, [reducer], sites=sites)
+    annotated = batches(corpus, tokenizer, batch_size=MOST, model=model)
+    capture(model, _portions(annotated, sites, memory), [reducer], sites=sites)
     prefix = "roles/coreference/"
     arrays = {name.removeprefix(prefix): array for name, array in reducer.result().items()}
     return arrays, {"texts": corpus.summary(), "skipped": dict(reducer.skipped), "reliability": reducer.reliability()}
@@ -170,6 +144,7 @@ def _facts(model: nn.Module, corpus: Corpus, data: Batches, went: Pass, settings
         },
         "texts": corpus.summary() | {"truncated": data.truncated, "without_tokens": data.skipped},
         "batches": {"size": data.batch_size, "count": went.batches, "max_length": data.limit},
+        "tiled_texts": went.tiled,
         "rows": went.rows,
         "excluded_rows": went.excluded,
         "missing_mass": went.missing,

@@ -4,23 +4,32 @@ from __future__ import annotations
 
 import contextlib
 import inspect
+import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal, get_args
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from headwise.analysis.batching import Batch
 from headwise.analysis.errors import BadInput
+from headwise.analysis.hooks import Hooks
 from headwise.analysis.kernels import eager_kernel
-from headwise.analysis.maps import probabilities, rows_that_count
 from headwise.analysis.padding import right_padded
+from headwise.analysis.portions import Portions, map_bytes, shortened
 from headwise.analysis.progress import track
-from headwise.analysis.seen import Reducer, Seen, Visibility, streams_of
+from headwise.analysis.seen import Reducer, Seen
 from headwise.analysis.sites import Site
+from headwise.analysis.tiles import Tiles
 
-__all__ = ["Pass", "Reducer", "Seen", "capture"]
+__all__ = ["Door", "Pass", "Reducer", "Seen", "capture", "tiles_agree"]
+
+#: Bytes for one batch's maps, or one tile of every site's, where nobody says.
+MEMORY = 200 * 2**20
+#: How maps are come by: whole from the eager kernel, or in tiles.
+Door = Literal["auto", "eager", "tiles"]
+DOORS = get_args(Door)
 
 
 @dataclass
@@ -33,6 +42,8 @@ class Pass:
         rows: query rows looked at, over all texts, in the site that has the most.
         excluded: rows left out because a map had NaN or no mass there, by site (only sites that had any).
         missing: mean mass that the rows lack to 1, by site (only sites with attention sinks).
+        tiled: how many of the texts were looked at in tiles.
+        rows_by_site: rows looked at, by site.
     """
 
     texts: int = 0
@@ -40,6 +51,8 @@ class Pass:
     rows: int = 0
     excluded: dict[str, int] = field(default_factory=dict)
     missing: dict[str, float] = field(default_factory=dict)
+    tiled: int = 0
+    rows_by_site: dict[str, int] = field(default_factory=dict)
 
 
 def capture(
@@ -48,26 +61,33 @@ def capture(
     reducers: Sequence[Reducer],
     *,
     sites: Mapping[str, Site] | None = None,
+    door: Door = "auto",
+    memory: int | None = None,
 ) -> Pass:
     """Show every batch's maps and contexts to the reducers, in one pass, and leave the model as it was.
 
-    The model runs in evaluation mode without gradients and without its task head where it can; on the eager
-    kernel if a reducer needs maps. Padding is moved to the right first, so that results do not depend on the
-    side. Only one batch's maps are alive at a time. Hooks, kernel, training and grad flags are restored, also
-    when the pass raises.
+    The model runs in evaluation mode without gradients and without its task head where it can. Maps come
+    through one of two doors: the eager kernel, which makes them whole; or, for long texts, tiles of rows
+    recomputed from queries and keys while the model runs on the fused kernel. Padding is moved to the right
+    first, so that results do not depend on the side. Only one batch's maps, or one tile of every site's, are
+    alive at a time. Hooks, kernel, training and grad flags are restored, also when the pass raises.
 
     Args:
         model: any model whose sites are known.
         batches: of `headwise.analysis.corpus.batches`.
         reducers: what to compute; see `Reducer`.
         sites: which sites to look at; all that `find_sites` finds if not given.
+        door: `eager` or `tiles` for all batches; `auto` takes tiles for batches whose maps do not fit
+            `memory`, if the model's tiles agree with its eager maps.
+        memory: bytes for one batch's maps or one tile of all sites; without it `auto` is eager.
 
     Returns:
         What was gone through, and what had to be left out. Results stay with the reducers.
 
     Raises:
         BadInput: a site yields no maps, or maps that are not attention probabilities, or a hook did not fire
-            as often as it should; the message names the site and the way out.
+            as often as it should; or tiles were asked for and cannot be had. The message names the site and
+            the way out.
 
     >>> import torch
     >>> from transformers import BertConfig, BertModel
@@ -84,6 +104,8 @@ def capture(
     >>> capture(model, [Batch({"input_ids": ids}, [Text("a")], {"": tokens})], [seen], sites=sites).rows
     3
     """
+    if door not in DOORS:
+        raise BadInput(f"door: got {door!r}, expected one of {', '.join(DOORS)}")
     if sites is None:
         from headwise.analysis.sites import find_sites
 
@@ -91,41 +113,122 @@ def capture(
     needs = frozenset[str]().union(*(reducer.needs for reducer in reducers))
     went = Pass()
     ratio: dict[str, list[float]] = {}
-    with (
-        _at_rest(model),
-        eager_kernel(model) if "maps" in needs else contextlib.nullcontext(),
-        _Hooks(model, sites, needs) as hooks,
-        torch.no_grad(),
-    ):
-        for batch in track(batches, label="looking at attention heads"):
-            aligned = right_padded(batch)
-            _run(model, sites, aligned)
-            seen = hooks.look(aligned)
-            for reducer in reducers:
-                reducer.update(aligned, seen)
-            _count(went, ratio, aligned, seen, hooks.excluded)
-            del seen
+    choose = _Choice(model, sites, reducers, needs, door, memory)
+    with _at_rest(model), torch.no_grad():
+        # Portions draw the bar themselves: they know how many batches they come from.
+        shown = batches if isinstance(batches, Portions) else track(batches, label="looking at attention heads")
+        aligned = (right_padded(batch) for batch in shown)
+        for tiled, group in itertools.groupby(aligned, key=choose):
+            with choose.hooks(tiled) as hooks:
+                for batch in group:
+                    # Choosing the door of this batch may have run the model.
+                    hooks.forget()
+                    _run(model, sites, batch)
+                    for seen in hooks.look(batch):
+                        for reducer in reducers:
+                            reducer.update(batch, seen)
+                        _count(went, ratio, seen)
+                        del seen
+                    _count_batch(went, batch, hooks.excluded, tiled)
     went.missing = {name: lost / rows for name, (lost, rows) in ratio.items() if lost > 1e-3 * rows}
+    went.rows = max(went.rows_by_site.values(), default=0)
     return went
 
 
-def _count(
-    went: Pass,
-    ratio: dict[str, list[float]],
-    batch: Batch,
-    seen: Mapping[str, Seen],
-    excluded: Mapping[str, int],
-) -> None:
-    went.texts += len(batch.texts)
-    went.batches += 1
-    went.rows += max((int(one.queries.sum()) for one in seen.values()), default=0)
-    for name, count in excluded.items():
-        went.excluded[name] = went.excluded.get(name, 0) + count
+class _Choice:
+    """Which door a batch goes through: tiles or not."""
+
+    def __init__(
+        self,
+        model: nn.Module,
+        sites: Mapping[str, Site],
+        reducers: Sequence[Reducer],
+        needs: frozenset[str],
+        door: Door,
+        memory: int | None,
+    ) -> None:
+        self.model, self.sites, self.needs = model, sites, needs
+        self.memory = memory or MEMORY
+        whole = [type(reducer).__name__ for reducer in reducers if getattr(reducer, "whole", False)]
+        if door == "tiles" and whole:
+            raise BadInput(f"door: got 'tiles', but {', '.join(whole)} reads whole maps; use the eager door for it")
+        # Unknown until a batch comes that does not fit.
+        self.can: bool | None = None
+        if door == "eager" or memory is None or whole or "maps" not in needs:
+            self.can = False
+        if door == "tiles":
+            self.can = True
+        self.always = door == "tiles"
+
+    def __call__(self, batch: Batch) -> bool:
+        if self.always or self.can is False:
+            return self.always
+        length = max((tokens.valid.shape[1] for tokens in batch.tokens.values()), default=1)
+        heads = sum(site.heads for site in self.sites.values())
+        if len(batch.texts) * map_bytes(heads, length) <= self.memory:
+            return False
+        if self.can is None:
+            self.can = tiles_agree(self.model, self.sites, batch)
+        return self.can
+
+    @contextlib.contextmanager
+    def hooks(self, tiled: bool) -> Iterator[Hooks]:
+        if tiled:
+            with Tiles(self.model, self.sites, self.needs, self.memory) as hooks:
+                yield hooks
+            return
+        with (
+            eager_kernel(self.model) if "maps" in self.needs else contextlib.nullcontext(),
+            Hooks(self.model, self.sites, self.needs) as hooks,
+        ):
+            yield hooks
+
+
+def tiles_agree(model: nn.Module, sites: Mapping[str, Site], batch: Batch, length: int = 48) -> bool:
+    """Whether a model's maps in tiles are its eager ones, tried on the beginning of a batch's first text.
+
+    >>> from headwise.analysis.texts import Text
+    >>> tiles_agree(nn.Linear(1, 1), {}, Batch({}, [Text("a")], {}))
+    False
+    """
+    probe = shortened(batch, length)
+    needs = frozenset({"maps"})
+    try:
+        with Hooks(model, sites, needs) as hooks, eager_kernel(model):
+            _run(model, sites, probe)
+            (eager,) = hooks.look(probe)
+        with Tiles(model, sites, needs, MEMORY) as tiles:
+            _run(model, sites, probe)
+            found = list(tiles.look(probe))
+    except (BadInput, ValueError, TypeError):
+        # Whatever a family raises under a kernel that it was not written for, its eager door stays open.
+        return False
+    # Half precision rounds the eager maps themselves.
+    most = 1e-4 if next(model.parameters()).dtype == torch.float32 else 2e-2
+    for name, one in eager.items():
+        rows = torch.cat([tile[name].map for tile in found if name in tile], dim=2)
+        apart = (rows - one.map).abs() * one.queries[:, None, :, None]
+        if rows.shape != one.map.shape or not float(apart.max()) <= most:
+            return False
+    return True
+
+
+def _count(went: Pass, ratio: dict[str, list[float]], seen: Mapping[str, Seen]) -> None:
     for name, one in seen.items():
+        rows = int(one.queries.sum())
+        went.rows_by_site[name] = went.rows_by_site.get(name, 0) + rows
         if one.maps is not None:
             lost = ratio.setdefault(name, [0.0, 0.0])
             lost[0] += float((1 - one.mass.mean(1))[one.queries].sum())
-            lost[1] += float(one.queries.sum())
+            lost[1] += rows
+
+
+def _count_batch(went: Pass, batch: Batch, excluded: Mapping[str, int], tiled: bool) -> None:
+    went.texts += len(batch.texts)
+    went.batches += 1
+    went.tiled += len(batch.texts) if tiled else 0
+    for name, count in excluded.items():
+        went.excluded[name] = went.excluded.get(name, 0) + count
 
 
 @contextlib.contextmanager
@@ -158,109 +261,3 @@ def _run(model: nn.Module, sites: Mapping[str, Site], batch: Batch) -> None:
     # Asked for by the config, these would have transformers plant hooks of its own that stay.
     flags = ("output_attentions", "output_hidden_states")
     trunk(**inputs, **{flag: False for flag in flags if getattr(config, flag, False)})
-
-
-class _Hooks:
-    """The hooks of one pass, and what they caught in the last forward pass."""
-
-    def __init__(self, model: nn.Module, sites: Mapping[str, Site], needs: frozenset[str]) -> None:
-        self.model, self.sites, self.needs = model, sites, needs
-        self.outputs: dict[str, list[Any]] = {}
-        self.inputs: dict[str, list[Any]] = {}
-        self.element: dict[str, int] = {}
-        self.excluded: dict[str, int] = {}
-        self.sinks = {
-            name
-            for name, site in sites.items()
-            if any("sink" in path for path, _ in model.get_submodule(site.module).named_parameters())
-        }
-        self._handles: list[Any] = []
-
-    def __enter__(self) -> _Hooks:
-        try:
-            for path in dict.fromkeys(site.module for site in self.sites.values()):
-                if "maps" in self.needs:
-                    self._handles.append(self._watch_output(path))
-            for path in dict.fromkeys(site.output for site in self.sites.values()):
-                if "contexts" in self.needs:
-                    self._handles.append(self._watch_input(path))
-        except BaseException:
-            self.__exit__()
-            raise
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        for handle in self._handles:
-            handle.remove()
-        self._handles.clear()
-        self._forget()
-
-    def _forget(self) -> None:
-        self.outputs.clear()
-        self.inputs.clear()
-
-    def _watch_output(self, path: str) -> Any:
-        def hook(_module: nn.Module, _inputs: Any, output: Any) -> None:
-            self.outputs.setdefault(path, []).append(output)
-
-        return self.model.get_submodule(path).register_forward_hook(hook)
-
-    def _watch_input(self, path: str) -> Any:
-        if ":" in path:
-            raise BadInput(
-                f"{path} is read without being called, so that its contexts cannot be seen; leave its site "
-                "out with sites=, or ask only for measures of maps."
-            )
-
-        def hook(_module: nn.Module, inputs: Any) -> None:
-            self.inputs.setdefault(path, []).append(inputs[0])
-
-        return self.model.get_submodule(path).register_forward_pre_hook(hook)
-
-    def look(self, batch: Batch) -> dict[str, Seen]:
-        """What the last forward pass showed, site by site; forgets it afterwards."""
-        self.excluded = {}
-        visible = Visibility(batch)
-        seen = {name: self._look_at(site, batch, visible) for name, site in self.sites.items()}
-        self._forget()
-        seen, self.excluded = rows_that_count(seen, self.sinks)
-        return seen
-
-    def _look_at(self, site: Site, batch: Batch, visible: Visibility) -> Seen:
-        # A site that lost every head runs a ghost in their place, which nobody wants to see.
-        present, real = max(1, len(site.kept)), len(site.kept)
-        maps = contexts = None
-        if "contexts" in self.needs:
-            contexts = _by_head(site, self._caught(self.inputs, site, site.output), present)[:, :, :real]
-        if "maps" in self.needs:
-            output = self._caught(self.outputs, site, site.module)
-            known = self.element.get(site.name)
-            maps, self.element[site.name] = probabilities(site, output, len(batch.texts), present, known)
-            maps = maps[:, :real]
-        length = maps.shape[2] if maps is not None else contexts.shape[1] if contexts is not None else 0
-        width = maps.shape[3] if maps is not None else visible.width(site, length)
-        module = self.model.get_submodule(site.module)
-        queries, allowed = visible(site, module, maps, length, width)
-        return Seen(site, maps, contexts, queries, allowed, *streams_of(site, batch.tokens))
-
-    def _caught(self, caught: Mapping[str, list[Any]], site: Site, path: str) -> Any:
-        times = len(caught.get(path, ()))
-        expected = max(site.calls, 1)
-        if times != expected:
-            raise BadInput(
-                f"site {site.name}: the hook on {path} fired {times} times in one forward pass, expected "
-                f"{expected}. The module is called another way (a fast or fused path skips it): "
-                "run the model with plain modules, or leave this site out with sites=."
-            )
-        return caught[path][site.call]
-
-
-def _by_head(site: Site, projected: Tensor, heads: int) -> Tensor:
-    """The projection's input as [batch, query, head, head_dim], in float32."""
-    if projected.dim() != 3 or projected.shape[-1] != heads * site.head_dim:
-        raise BadInput(
-            f"site {site.name}: {site.output} gets {tuple(projected.shape)}, expected [batch, query, "
-            f"{heads * site.head_dim}] ({heads} heads of width {site.head_dim}). The site is described "
-            "wrongly: find it again with find_sites(model)."
-        )
-    return projected.float().reshape(*projected.shape[:2], heads, site.head_dim)

@@ -12,12 +12,29 @@ from torch import nn
 from headwise.analysis.errors import BadInput, HeadwiseError
 
 
+def eager_kernel(model: nn.Module) -> contextlib.AbstractContextManager[None]:
+    """Run the block on the eager kernel, the one that hands out its maps; see `on_kernel`.
+
+    >>> from transformers import BertConfig, BertModel
+    >>> model = BertModel(BertConfig(hidden_size=8, num_hidden_layers=1, num_attention_heads=2,
+    ...     intermediate_size=8, vocab_size=9))
+    >>> with eager_kernel(model):
+    ...     print(model.config._attn_implementation)
+    eager
+    """
+    return on_kernel(model, "eager")
+
+
 @contextlib.contextmanager
-def eager_kernel(model: nn.Module) -> Iterator[None]:
-    """Run the block on the eager kernel, the one that hands out its maps; restore whatever was set before.
+def on_kernel(model: nn.Module, name: str) -> Iterator[None]:
+    """Run the block on a kernel; restore whatever was set before.
 
     Every config in the model is switched, read back, and restored: the root's, its sub-configs, and the
     copies that some modules hold. Switching silently does nothing for some families, hence the reading back.
+
+    Args:
+        model: the model.
+        name: of the kernel, as transformers knows it.
 
     Raises:
         BadInput: a module stays on another kernel; the message says how to load the model instead.
@@ -26,7 +43,7 @@ def eager_kernel(model: nn.Module) -> Iterator[None]:
     >>> from transformers import BertConfig, BertModel
     >>> model = BertModel(BertConfig(hidden_size=8, num_hidden_layers=1, num_attention_heads=2,
     ...     intermediate_size=8, vocab_size=9))
-    >>> with eager_kernel(model):
+    >>> with on_kernel(model, "eager"):
     ...     print(model.config._attn_implementation)
     eager
     >>> model.config._attn_implementation
@@ -34,8 +51,8 @@ def eager_kernel(model: nn.Module) -> Iterator[None]:
     """
     before = [(where, config, kernel_of(config)) for where, config in _configs(model)]
     try:
-        if any(kernel not in (None, "eager") for _, _, kernel in before):
-            _switch(model)
+        if any(kernel not in (None, name) for _, _, kernel in before):
+            _switch(model, name)
         yield
     finally:
         for _, config, kernel in before:
@@ -44,9 +61,7 @@ def eager_kernel(model: nn.Module) -> Iterator[None]:
                 config._attn_implementation_internal = kernel
         lost = [where for where, config, kernel in before if kernel_of(config) != kernel]
         if lost:
-            raise HeadwiseError(
-                f"{', '.join(lost)}: the attention kernel could not be restored; reload the model"
-            )
+            raise HeadwiseError(f"{', '.join(lost)}: the attention kernel could not be restored; reload the model")
 
 
 def kernel_of(config: Any) -> str | None:
@@ -84,7 +99,7 @@ def _configs(model: nn.Module) -> list[tuple[str, Any]]:
     return list(found.values())
 
 
-def _switch(model: nn.Module) -> None:
+def _switch(model: nn.Module, name: str) -> None:
     setter = getattr(model, "set_attn_implementation", None)
     if setter is not None:
         # Its warning is repeated below as an error that says what to do.
@@ -92,21 +107,21 @@ def _switch(model: nn.Module) -> None:
         level = logger.level
         logger.setLevel(logging.ERROR)
         try:
-            setter("eager")
+            setter(name)
         except (ValueError, ImportError) as error:
-            raise _cannot(model, str(error)) from error
+            raise _cannot(model, name, str(error)) from error
         finally:
             logger.setLevel(level)
     stuck = [
-        f"{where or 'the model'} ({kernel})"
-        for where, kernel in kernels(model).items()
-        if kernel not in (None, "eager")
+        f"{where or 'the model'} ({kernel})" for where, kernel in kernels(model).items() if kernel not in (None, name)
     ]
     if stuck:
-        raise _cannot(model, "still on another kernel: " + ", ".join(stuck[:4]))
+        raise _cannot(model, name, "still on another kernel: " + ", ".join(stuck[:4]))
 
 
-def _cannot(model: nn.Module, reason: str) -> BadInput:
+def _cannot(model: nn.Module, name: str, reason: str) -> BadInput:
+    if name != "eager":
+        return BadInput(f"{type(model).__name__} does not switch to the kernel {name} ({reason}).")
     return BadInput(
         f"{type(model).__name__} does not switch to the eager kernel, which attention maps need ({reason}). "
         "Load it with attn_implementation='eager', or ask only for measures that need no maps."

@@ -36,6 +36,7 @@ class Seen:
             All False in rows that do not count.
         query_stream: name of the queries' tokens in `batch.tokens`, None if they are no tokens (patches).
         key_stream: the same for the keys.
+        start: number of the first row; above 0 where the maps come in tiles of rows.
     """
 
     site: Site
@@ -45,6 +46,7 @@ class Seen:
     allowed: Bool[Tensor, "batch query key"]
     query_stream: str | None = ""
     key_stream: str | None = ""
+    start: int = 0
 
     @cached_property
     def mass(self) -> Float[Tensor, "batch head query"]:
@@ -142,10 +144,18 @@ def is_causal(module: nn.Module, site: Site) -> bool | None:
 
 
 class Visibility:
-    """Which keys each query of a batch can see; computed once for all sites with the same rule."""
+    """Which keys each query of a batch can see; computed once for all sites with the same rule.
 
-    def __init__(self, batch: Batch) -> None:
-        self.batch = batch
+    Args:
+        batch: the batch.
+        rows: which query rows the maps show, where they come in tiles; None for all.
+        causal: by site, which of those that do not declare it only look back; filled in by what is seen first.
+    """
+
+    def __init__(self, batch: Batch, rows: slice | None = None, causal: dict[str, bool] | None = None) -> None:
+        self.batch, self.rows = batch, rows
+        self.start: int = 0 if rows is None else rows.start
+        self._causal = {} if causal is None else causal
         self._known: dict[Any, tuple[Tensor, Tensor]] = {}
 
     def width(self, site: Site, length: int) -> int:
@@ -161,7 +171,10 @@ class Visibility:
         device = maps.device if maps is not None else tokens.valid.device if tokens is not None else None
         causal = is_causal(module, site)
         if causal is None:
-            causal = maps is not None and length > 1 and not bool(maps.triu(1).any())
+            if site.name not in self._causal:
+                seen_back = maps is not None and width > 1 and not bool(maps.triu(1 + self.start).any())
+                self._causal[site.name] = seen_back
+            causal = self._causal[site.name]
         for span in _spans(site, module, causal):
             queries, allowed = self._rule(site, length, width, causal, span, device)
             forbidden = queries[..., None] & ~allowed
@@ -171,7 +184,7 @@ class Visibility:
                 leak = float((maps.sum(1) * forbidden).nan_to_num().amax())
             if leak <= _LEAK * max(1, site.heads):
                 return queries, allowed
-        raise BadInput(_leak_message(site, leak, causal, maps, queries))
+        raise BadInput(_leak_message(site, leak, causal, maps, queries, self.start))
 
     def _rule(
         self, site: Site, length: int, width: int, causal: bool, span: int | None, device: Any
@@ -179,9 +192,10 @@ class Visibility:
         query_stream, key_stream = streams_of(site, self.batch.tokens)
         rule = (query_stream, key_stream, length, width, causal, span, str(device))
         if rule not in self._known:
-            queries = self._valid(site, query_stream, length, device)
+            queries = self._valid(site, query_stream, length, device, self.rows)
             allowed = queries[:, :, None] & self._valid(site, key_stream, width, device)[:, None, :]
-            ahead = torch.arange(width, device=device)[None, :] - torch.arange(length, device=device)[:, None]
+            rows = torch.arange(self.start, self.start + length, device=device)
+            ahead = torch.arange(width, device=device)[None, :] - rows[:, None]
             if causal:
                 allowed = allowed & (ahead <= 0)
             if span is not None:
@@ -189,11 +203,13 @@ class Visibility:
             self._known[rule] = queries & allowed.any(-1), allowed
         return self._known[rule]
 
-    def _valid(self, site: Site, stream: str | None, length: int, device: Any) -> Tensor:
+    def _valid(self, site: Site, stream: str | None, length: int, device: Any, rows: slice | None = None) -> Tensor:
         count = len(self.batch.texts)
         if stream is None:
             return torch.ones(count, length, dtype=torch.bool, device=device)
         valid = self.batch.tokens[stream].valid
+        if rows is not None:
+            valid = valid[:, rows]
         if tuple(valid.shape) != (count, length):
             raise BadInput(
                 f"site {site.name}: its maps are {length} long, but the batch has {valid.shape[1]} tokens of "
@@ -217,8 +233,8 @@ def _spans(site: Site, module: nn.Module, causal: bool) -> list[int | None]:
     return [window, None] if everywhere else [None]
 
 
-def _leak_message(site: Site, leak: float, causal: bool, maps: Tensor | None, queries: Tensor) -> str:
-    later = maps is not None and causal and bool((maps.sum(1).triu(1) * queries[..., None]).nan_to_num().any())
+def _leak_message(site: Site, leak: float, causal: bool, maps: Tensor | None, queries: Tensor, start: int) -> str:
+    later = maps is not None and causal and bool((maps.sum(1).triu(1 + start) * queries[..., None]).nan_to_num().any())
     if later:
         return (
             f"site {site.name}: attention to later tokens ({leak:.2g}) in a causal block: the eager "

@@ -186,7 +186,8 @@ def _targets(one: Seen, tokens: Mapping[str, Tokens]) -> tuple[Tensor, Tensor]:
     weights = torch.zeros(batch, 4, length, width, device=device)
     target = torch.ones(batch, width, device=device)
     if one.site.kind == "self":
-        ahead = torch.arange(width, device=device)[None] - torch.arange(length, device=device)[:, None]
+        rows = torch.arange(one.start, one.start + length, device=device)
+        ahead = torch.arange(width, device=device)[None] - rows[:, None]
         weights[:, 0] = allowed * ahead.abs()
     if one.key_stream is not None:
         keys = tokens[one.key_stream]

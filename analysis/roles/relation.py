@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
 
 import torch
 from jaxtyping import Bool, Int
@@ -22,19 +22,22 @@ class View:
         keys: the columns' tokens, None if they are no tokens.
         allowed: which keys each row could attend to.
         same: whether rows and columns are the same sequence.
+        start: number of the first row, where maps come in tiles of rows.
     """
 
     queries: Tokens | None
     keys: Tokens | None
     allowed: Bool[Tensor, "batch query key"]
     same: bool
+    start: int = 0
 
     @property
     def ahead(self) -> Int[Tensor, "query key"]:
         """How many tokens a key stands after the query; negative before it."""
         _, length, width = self.allowed.shape
         device = self.allowed.device
-        return torch.arange(width, device=device)[None] - torch.arange(length, device=device)[:, None]
+        rows = torch.arange(self.start, self.start + length, device=device)
+        return torch.arange(width, device=device)[None] - rows[:, None]
 
 
 #: Which allowed keys are in the relation to each row; None where the relation makes no sense.
@@ -64,6 +67,20 @@ def view_of(one: Seen, tokens: Mapping[str, Tokens]) -> View:
     >>> callable(view_of)
     True
     """
-    queries = None if one.query_stream is None else tokens[one.query_stream]
+    queries = None if one.query_stream is None else rows_of(tokens[one.query_stream], one)
     keys = None if one.key_stream is None else tokens[one.key_stream]
-    return View(queries, keys, one.allowed, same=one.site.kind == "self")
+    return View(queries, keys, one.allowed, same=one.site.kind == "self", start=one.start)
+
+
+def rows_of(tokens: Tokens, one: Seen) -> Tokens:
+    """The tokens of the rows that a tile shows; all of them where it shows all.
+
+    >>> callable(rows_of)
+    True
+    """
+    length = one.queries.shape[1]
+    if length == tokens.valid.shape[1]:
+        return tokens
+    rows = slice(one.start, one.start + length)
+    cut = {f.name: value[:, rows] for f in fields(tokens) if isinstance(value := getattr(tokens, f.name), Tensor)}
+    return replace(tokens, **cut)

@@ -56,9 +56,7 @@ class Gram:
     def _positions(self, names: Sequence[str]) -> np.ndarray:
         return np.concatenate([self._at[name] for name in names])
 
-    def update(
-        self, batch: Batch, seen: Mapping[str, Seen], fill: Fill, width: Callable[[Seen], int]
-    ) -> None:
+    def update(self, batch: Batch, seen: Mapping[str, Seen], fill: Fill, width: Callable[[Seen], int]) -> None:
         """Add one batch's inner products.
 
         Args:
@@ -68,6 +66,9 @@ class Gram:
             width: how many numbers `fill` writes per text and head.
         """
         for names in self._groups.values():
+            if names[0] not in seen:
+                # A tile beyond the end of a shorter stream.
+                continue
             at = self._positions(names)
             size = width(seen[names[0]])
             device = seen[names[0]].allowed.device
@@ -84,9 +85,7 @@ class Gram:
             for name in names:
                 self.rows[self._at[name]] += float(seen[name].queries.sum())
 
-    def _space(
-        self, texts: int, heads: int, size: int, device: torch.device
-    ) -> Float[Tensor, "text head width"]:
+    def _space(self, texts: int, heads: int, size: int, device: torch.device) -> Float[Tensor, "text head width"]:
         needed = texts * heads * size
         if self._buffer.numel() < needed or self._buffer.device != device:
             self._buffer = torch.empty(needed, device=device)

@@ -6,10 +6,11 @@ import pytest
 import torch
 from transformers import AutoModel, AutoTokenizer, BertConfig, BertModel, GPT2Config, GPT2Model
 
-from headwise.analysis.analyze import analyze, batch_size_for
+from headwise.analysis.analyze import analyze
 from headwise.analysis.errors import BadInput
 from headwise.analysis.evidence import Evidence
-from headwise.analysis.sites import find_sites
+from headwise.analysis.portions import texts_that_fit
+from headwise.analysis.sites import find_sites, heads_of
 from headwise.analysis.texts import Corpus
 
 _spec = importlib.util.spec_from_file_location("planted", Path(__file__).with_name("planted.py"))
@@ -107,9 +108,10 @@ def test_a_random_model_has_no_role(kind, seed):
 
 def test_batches_fit_the_memory():
     sites = find_sites(planted.planted_model())
-    assert batch_size_for(sites, 40) == 32
-    assert batch_size_for(sites, 40, memory=10 * 40 * 40 * 8 * 5) == 5
-    assert batch_size_for(sites, 4096, memory=1) == 1
+    heads = len(heads_of(sites))
+    assert texts_that_fit(heads, 40, 200 * 2**20) == 32
+    assert texts_that_fit(heads, 40, memory=10 * 40 * 40 * 8 * 5) == 5
+    assert texts_that_fit(heads, 4096, memory=1) == 1
 
 
 def test_unknown_names_are_refused_before_any_work():
