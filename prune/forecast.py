@@ -33,7 +33,7 @@ def forecast(recipe: Recipe, *, trust_remote_code: bool = False) -> dict[str, An
     name = str(recipe.model.id)
     model = skeleton(name, revision=recipe.model.revision, trust_remote_code=trust_remote_code)
     sites = find_sites(model)
-    check_against(recipe, sites)
+    check_against(recipe, sites, model)
     total = sum(site.heads for site in sites.values())
     parameters = sum(p.numel() for p in model.parameters())
     length = recipe.data.max_length or min(
@@ -53,7 +53,9 @@ def forecast(recipe: Recipe, *, trust_remote_code: bool = False) -> dict[str, An
     }
     return {
         "model": name, "type": type(model).__name__, "sites": len(sites), "heads": total,
-        "heads_removed": reachable(sites, recipe.remove, recipe.scope, recipe.keep, recipe.unit),
+        # How many heads a share of something else comes to, the scores decide.
+        "heads_removed": None if recipe.remove.metered else reachable(
+            sites, recipe.remove, recipe.scope, recipe.keep, recipe.unit),
         "cannot_be_cut": {name: site.refusal for name, site in sites.items() if site.refusal},
         "score": recipe.score.kind, "compensate": recipe.compensate.kind,
         "memory": {name: _size(count) for name, count in memory.items()} | {"peak_about": _size(_peak(memory))},

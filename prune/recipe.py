@@ -21,7 +21,7 @@ from headwise.prune.recipe_explain import explain
 from headwise.prune.recipe_overrides import override
 from headwise.prune.recipe_parts import RECOVERIES, Checkpoint, Data, Limits, OneOf, Speed, Texts
 from headwise.prune.recipe_text import read
-from headwise.prune.selection import Budget, Keep, Scope, Unit, reachable
+from headwise.prune.selection import Budget, Keep, Scope, Unit, metered_reach, reachable
 from headwise.prune.shipped import recipe_text
 from headwise.prune.tasks import TASKS
 
@@ -157,12 +157,13 @@ def _written(value: Any) -> Any:
     return value
 
 
-def check_against(recipe: Recipe, sites: Mapping[str, Site]) -> None:
+def check_against(recipe: Recipe, sites: Mapping[str, Site], model: Any = None) -> None:
     r"""Return if the recipe fits a model's sites; otherwise tell every mistake, before any weight changes.
 
     Args:
         recipe: a recipe.
         sites: what `find_sites(model)` found.
+        model: the model itself; without it only budgets that are counted in heads are checked.
 
     Raises:
         RecipeError: a site, head or layer that the model does not have, or a budget that cannot be met.
@@ -175,7 +176,7 @@ def check_against(recipe: Recipe, sites: Mapping[str, Site]) -> None:
       my.yaml:3: keep.heads.0[0]: no head 7: site '0' has 4 heads, 0 to 3
     """
     places = recipe._places
-    mistakes = [*_contradictions(recipe), *_misfits(recipe, sites)] or [*_out_of_reach(recipe, sites)]
+    mistakes = [*_contradictions(recipe), *_misfits(recipe, sites)] or [*_out_of_reach(recipe, sites, model)]
     if mistakes:
         raise RecipeError(_in_order(mistakes), places.where)
 
@@ -236,8 +237,16 @@ def _misfits(recipe: Recipe, sites: Mapping[str, Site]) -> Iterator[Mistake]:
         yield Mistake(path, problem, place=of(path))
 
 
-def _out_of_reach(recipe: Recipe, sites: Mapping[str, Site]) -> Iterator[Mistake]:
+def _out_of_reach(recipe: Recipe, sites: Mapping[str, Site], model: Any) -> Iterator[Mistake]:
+    if recipe.remove.metered and model is None:
+        return
     try:
+        if recipe.remove.metered:
+            from headwise.prune.metering import meter_of
+
+            meter = meter_of(model, sites, recipe.remove, recipe.unit)
+            metered_reach(sites, recipe.remove, meter, recipe.scope, recipe.keep, recipe.unit)
+            return
         reachable(sites, recipe.remove, recipe.scope, recipe.keep, recipe.unit)
     except BadInput as error:
         path = ("remove",)

@@ -67,6 +67,6 @@ def _put(source: Source, path: tuple[str, ...], value: Any, place: str) -> None:
 def _make_room(block: dict[str, Any], path: tuple[str, ...], value: Any) -> None:
     """Another kind, or another budget, replaces what the recipe said: its settings mean nothing any more."""
     another_kind = path[-1] == "kind" and block.get("kind") != value
-    another_budget = path[:-1] == ("remove",) and path[-1] not in block
+    another_budget = path[:-1] == ("remove",) and path[-1] not in {*block, "length"}
     if another_kind or another_budget:
         block.clear()

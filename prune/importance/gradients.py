@@ -121,7 +121,7 @@ class _Pass:
 
     def _see(self, site: Site, context: Tensor) -> None:
         valid = self._valid(site, context)
-        self.found.add_contexts(site, _rows(context, valid), valid, self.held)
+        self.found.add_contexts(site, by_token(context, valid), valid, self.held)
 
     def _enter(self, site: Site, context: Tensor) -> Tensor:
         if not context.requires_grad:
@@ -142,14 +142,14 @@ class _Pass:
             if self.moments:
                 output.register_hook(  # type: ignore[no-untyped-call]
                     lambda slope: self.found.add_contexts(
-                        site, _rows(context, valid), valid, self.held, _rows(slope, valid)
+                        site, by_token(context, valid), valid, self.held, by_token(slope, valid)
                     )
                 )
 
         return hook
 
     def _gates(self, site: Site, context: Tensor, slope: Tensor, valid: Tensor) -> None:
-        products = _rows(context, valid) * _rows(slope, valid)
+        products = by_token(context, valid) * by_token(slope, valid)
         heads = products.reshape(*valid.shape, -1, site.head_dim).sum(-1) * valid.unsqueeze(-1)
         name = site.name
         self.gradients[name] = self.gradients.get(name, 0) + heads.sum(1)
@@ -176,24 +176,39 @@ class _Pass:
         return [door.register_forward_pre_hook(note, with_kwargs=True) for door in unique]
 
     def _valid(self, site: Site, context: Tensor) -> Bool[Tensor, "batch query"]:
-        """Which rows of a site's context are real tokens.
+        return valid_rows(site, context, self.batch, self.masks)
 
-        Streams without tokens (image patches) and lengths that the tokens do not have (pooling) have no padding.
-        """
-        rows = len(self.batch.texts)
-        if (context.ndim > 2 and context.shape[0] != rows) or context.shape[:-1].numel() % rows:
-            raise BadInput(
-                f"site {site.name}: contexts of shape {tuple(context.shape)} for {rows} texts: a task's losses must "
-                "call the model with one row per text"
-            )
-        queries = context.shape[:-1].numel() // rows
-        stream = "decoder" if site.stack == "decoder" and "decoder" in self.batch.tokens else ""
-        tokens = self.batch.tokens.get(stream)
-        known = [self.masks.get(stream), None if tokens is None else tokens.valid]
-        for mask in known:
-            if mask is not None and mask.shape == (rows, queries):
-                return mask.to(context.device)
-        return torch.ones(rows, queries, dtype=torch.bool, device=context.device)
+
+def valid_rows(
+    site: Site, context: Tensor, batch: Batch, masks: Mapping[str, Tensor] | None = None
+) -> Bool[Tensor, "batch query"]:
+    """Which rows of a site's context are real tokens.
+
+    Streams without tokens (image patches) and lengths that the tokens do not have (pooling) have no padding.
+
+    Args:
+        site: where the context was seen.
+        context: input of the output projection.
+        batch: its texts.
+        masks: padding of the call that is running, by stream, where it may differ from the batch's.
+
+    Raises:
+        BadInput: the context's shape is none of one row per text.
+    """
+    rows = len(batch.texts)
+    if (context.ndim > 2 and context.shape[0] != rows) or context.shape[:-1].numel() % rows:
+        raise BadInput(
+            f"site {site.name}: contexts of shape {tuple(context.shape)} for {rows} texts: a task's losses must "
+            "call the model with one row per text"
+        )
+    queries = context.shape[:-1].numel() // rows
+    stream = "decoder" if site.stack == "decoder" and "decoder" in batch.tokens else ""
+    tokens = batch.tokens.get(stream)
+    known = [(masks or {}).get(stream), None if tokens is None else tokens.valid]
+    for mask in known:
+        if mask is not None and mask.shape == (rows, queries):
+            return mask.to(context.device)
+    return torch.ones(rows, queries, dtype=torch.bool, device=context.device)
 
 
 def _check(losses: Tensor, batch: Batch) -> None:
@@ -208,7 +223,7 @@ def _check(losses: Tensor, batch: Batch) -> None:
         raise BadInput(f"the task's loss is not finite for the text {worst.text!r:.80}; leave it out or use float32")
 
 
-def _rows(tensor: Tensor, valid: Tensor) -> Float[Tensor, "batch query column"]:
+def by_token(tensor: Tensor, valid: Tensor) -> Float[Tensor, "batch query column"]:
     """By text and token, and at least float32: half precision overflows in squares and loses terms in sums."""
     wide = tensor if tensor.dtype == torch.float64 else tensor.float()
     return wide.reshape(*valid.shape, -1)

@@ -5,6 +5,8 @@ from headwise.prune.selection.budget import Budget
 from headwise.prune.selection.costs import AdditiveCosts, BlockCost, Costs
 from headwise.prune.selection.greedy import Scope, Step, greedy
 from headwise.prune.selection.keep import Keep
+from headwise.prune.selection.metered import metered_reach
+from headwise.prune.selection.meters import Meter
 from headwise.prune.selection.reach import reachable, rooms_of
 from headwise.prune.selection.select import Selection, select
 
@@ -15,6 +17,7 @@ __all__ = [
     "Budget",
     "Costs",
     "Keep",
+    "Meter",
     "Room",
     "Scope",
     "Selection",
@@ -22,6 +25,7 @@ __all__ = [
     "Unit",
     "blocks_of",
     "greedy",
+    "metered_reach",
     "reachable",
     "rooms_of",
     "select",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
@@ -10,6 +11,7 @@ import numpy as np
 
 from headwise.prune.selection.blocks import Room
 from headwise.prune.selection.costs import BlockCost, Costs
+from headwise.prune.selection.meters import Meter, freed
 
 Scope = Literal["model", "site", "uniform"]
 
@@ -58,19 +60,22 @@ def cheapest(room: Room, costs: BlockCost) -> Step | None:
 def greedy(
     rooms: Mapping[str, Room],
     costs: Costs,
-    budget: int,
+    budget: float | int,
     scope: Scope = "model",
     quota: Mapping[str, int] | None = None,
+    meter: Meter | None = None,
 ) -> list[Step]:
     """The removals, in order, until the next unit would exceed the budget; `rooms` are left as they are then.
 
     Args:
         rooms: what may go from each block.
         costs: what it costs.
-        budget: heads that may still go, over all calls.
+        budget: heads that may still go, over all calls; with a meter, how much of its resource may be freed.
         scope: `model` takes the cheapest unit anywhere, `site` levels the share that each block loses and
             lets the cost decide between equals, `uniform` needs a quota and otherwise works like `model`.
         quota: most heads to go from each block, over all calls.
+        meter: what the budget is counted in, if not in heads. Then the unit that costs least for what it frees
+            goes first, and units that free nothing stay.
 
     >>> from headwise.analysis.sites import Site
     >>> from headwise.prune.selection.blocks import Block
@@ -81,25 +86,40 @@ def greedy(
     [(1,), (2,)]
     """
     states = {name: costs.start(room.block) for name, room in rooms.items()}
-    spare = dict(quota) if quota is not None else dict.fromkeys(rooms, budget)
+    spare = dict(quota) if quota is not None else {}
     offers = {name: cheapest(room, states[name]) for name, room in rooms.items()}
-    level = scope == "site"
-    steps: list[Step] = []
+    level, steps = scope == "site", list[Step]()
+    # What sums of fractions of a resource lose by rounding must not keep the last unit out.
+    slack = 1e-9 * meter.total if meter is not None else 0.0
     while True:
-        fitting = [
-            offer for name, offer in offers.items() if offer is not None and offer.size <= min(budget, spare[name])
-        ]
+        prices = {
+            name: _frees(rooms[name], offer, meter)
+            for name, offer in offers.items()
+            if offer is not None and offer.size <= spare.get(name, math.inf)
+        }
+        fitting = [offers[name] for name, price in prices.items() if 0 < price <= budget + slack]
         if not fitting:
             return steps
         # `min` keeps the first of equals: forward order breaks ties.
-        step = min(fitting, key=lambda offer: (_share(rooms[offer.block], offer) if level else 0.0, offer.cost))
+        step = min(
+            (offer for offer in fitting if offer is not None),
+            key=lambda offer: (
+                _share(rooms[offer.block], offer) if level else 0.0,
+                offer.cost if meter is None else offer.cost / prices[offer.block],
+            ),
+        )
         name = step.block
         steps.append(step)
-        budget -= step.size
-        spare[name] -= step.size
+        budget -= prices[name]
+        if name in spare:
+            spare[name] -= step.size
         states[name].remove(step.heads)
         rooms[name].take(step.heads)
         offers[name] = cheapest(rooms[name], states[name])
+
+
+def _frees(room: Room, offer: Step, meter: Meter | None) -> float:
+    return float(offer.size) if meter is None else freed(meter, room.block, room.left, offer.heads)
 
 
 def _share(room: Room, offer: Step) -> float:

@@ -94,7 +94,7 @@ def quota_of(rooms: Mapping[str, Room], wanted: int, scope: Scope) -> dict[str, 
     if scope != "uniform":
         return _walk(rooms, wanted - sum(room.block.gone for room in rooms.values()), scope)
     calls = sum(len(room.block.sites) for room in rooms.values())
-    common = _common(rooms)
+    common = common_levels(rooms)
     level = max((lost for lost in common if lost <= wanted // calls), default=None)
     if level is None:
         return dict.fromkeys(rooms, 0)
@@ -121,8 +121,13 @@ def _levels(room: Room) -> list[int]:
     return levels
 
 
-def _common(rooms: Mapping[str, Room]) -> Sequence[int]:
-    """The numbers of heads that every site can have lost."""
+def common_levels(rooms: Mapping[str, Room]) -> Sequence[int]:
+    """The numbers of heads that every site can have lost.
+
+    >>> site = Site("0", "attn", "attn.o", 4, 2, 8, kept=(0, 1, 2, 3))
+    >>> common_levels(rooms_of({"0": site}, Keep()))
+    [0, 2]
+    """
     shared = set.intersection(*(set(_levels(room)) for room in rooms.values())) if rooms else set()
     return sorted(shared)
 
@@ -131,7 +136,7 @@ def _smallest(rooms: Mapping[str, Room], scope: Scope) -> int:
     """The fewest heads that can go at once, 0 if none can."""
     if scope == "uniform":
         calls = sum(len(room.block.sites) for room in rooms.values())
-        return next((level * calls - _gone(rooms) for level in _common(rooms) if level * calls > _gone(rooms)), 0)
+        return next((level * calls - _gone(rooms) for level in common_levels(rooms) if level * calls > _gone(rooms)), 0)
     sizes = [
         (len(pieces) if room.unit == "even" else min(map(len, pieces))) * len(room.block.sites)
         for room in rooms.values()
@@ -144,7 +149,7 @@ def _largest(rooms: Mapping[str, Room], scope: Scope) -> int:
     """The most heads that can still go."""
     if scope == "uniform":
         calls = sum(len(room.block.sites) for room in rooms.values())
-        return max(max(_common(rooms), default=0) * calls - _gone(rooms), 0)
+        return max(max(common_levels(rooms), default=0) * calls - _gone(rooms), 0)
     return sum(_walk(rooms, sum(room.block.heads * len(room.block.sites) for room in rooms.values()), scope).values())
 
 

@@ -14,6 +14,8 @@ from headwise.prune.selection.budget import Budget
 from headwise.prune.selection.costs import BlockCost, Costs
 from headwise.prune.selection.greedy import Scope, Step, cheapest, greedy
 from headwise.prune.selection.keep import Keep
+from headwise.prune.selection.metered import metered_quota, metered_reach
+from headwise.prune.selection.meters import Meter
 from headwise.prune.selection.reach import quota_of, reachable, rooms_of
 
 
@@ -52,6 +54,7 @@ def select(
     evidence: Any = None,
     score: str = "score",
     notes: Mapping[str, Mapping[int, str]] | None = None,
+    meter: Meter | None = None,
 ) -> Selection:
     """Choose the heads that go.
 
@@ -65,6 +68,7 @@ def select(
         evidence: an `Evidence`; needed by keep-rules about roles.
         score: name of the score, for the reasons.
         notes: what the score has to say about single heads, for the reasons.
+        meter: what the budget is counted in, if not in heads.
 
     Raises:
         BadInput: the budget cannot be met, or a keep-rule does not fit.
@@ -78,11 +82,16 @@ def select(
     keep = keep or Keep()
     if keep.roles and evidence is None:
         raise BadInput(f"keep.roles names {', '.join(keep.roles)}, but there is no evidence about roles: analyse first")
-    total = reachable(sites, budget, scope, keep, unit, evidence)
     rooms = rooms_of(sites, keep, unit, evidence)
-    gone = sum(room.block.gone for room in rooms.values())
-    quota = quota_of(rooms, total, scope) if scope == "uniform" else None
-    steps = greedy(rooms, costs, max(total - gone, 0), scope, quota)
+    if budget.metered:
+        amount = metered_reach(sites, budget, meter, scope, keep, unit, evidence)
+        quota = metered_quota(rooms, meter, amount) if meter is not None and scope == "uniform" else None
+        steps = greedy(rooms, costs, amount, scope, quota, meter)
+    else:
+        total = reachable(sites, budget, scope, keep, unit, evidence)
+        gone = sum(room.block.gone for room in rooms.values())
+        quota = quota_of(rooms, total, scope) if scope == "uniform" else None
+        steps = greedy(rooms, costs, max(total - gone, 0), scope, quota)
     return Selection(
         _removed(rooms),
         _reasons(sites, rooms, costs, steps, keep.protected(sites, evidence), score, notes or {}),

@@ -15,8 +15,10 @@ from headwise.prune.compensation.bias import Bias
 from headwise.prune.compensation.none import NoCompensation
 from headwise.prune.compensation.reconstruction import Reconstruct
 from headwise.prune.compensation.repair import refitted, relative_error
+from headwise.prune.compensation.sequential import Sequential
 from headwise.prune.importance import Calibration
 from headwise.prune.importance.repair_cost import ridged
+from headwise.prune.surgery import cut
 
 SIZES = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 40}
 
@@ -274,3 +276,82 @@ def test_bfloat16_models_are_repaired_in_their_own_type():
     errors = Reconstruct().repair(calibration(model), REMOVE["bert"])["sites"]["1"]
     assert output_weight(model, find_sites(model)["1"]).dtype == torch.bfloat16
     assert errors["error_after"] < errors["error_before"]
+
+
+def seen_by(model, name, batches, silenced=None):
+    """Contexts of a site and the residual stream that entered its layer, for every valid token."""
+    site, found, streams = find_sites(model)[name], [], []
+    layer = model.get_submodule(site.module.partition(".self")[0].partition(".attn")[0].removesuffix(".attention"))
+    for batch in batches:
+        entered = []
+        handle = layer.register_forward_pre_hook(
+            lambda m, a, k, e=entered: e.append((*a, *k.values())[0]), with_kwargs=True
+        )
+        with torch.no_grad(), gated(model, silenced or {}), contexts(model, {name: site}) as seen:
+            model(**batch.inputs)
+        handle.remove()
+        valid = batch.tokens[""].valid
+        found.append(seen[name][site.call][valid])
+        streams.append(entered[0][valid])
+    return torch.cat(found).numpy(), torch.cat(streams).numpy()
+
+
+@pytest.mark.parametrize("name", ["bert", "gpt2"])
+@pytest.mark.parametrize("target", ["output", "stream"])
+def test_sequential_equals_least_squares_on_the_inputs_that_pruned_sites_give(name, target):
+    dense, model, remove = made(name), made(name), {"0": [1, 3], "1": [0]}
+    batches = batched()
+    for batch in batches:  # every text fits, none is held out: brute force then needs no split
+        for index, text in enumerate(batch.texts):
+            while int(text.id[:8], 16) % 8 == 0:
+                text = Text(text.text + " .")
+            batch.texts[index] = text
+    report = Sequential(target=target, ridge=1e-12).repair(calibration(model, batches), remove)
+    assert report["measured_on"] == "fit"
+    for place in ("0", "1"):
+        wanted, stream = seen_by(dense, place, batches)
+        # What the site saw when its turn came: earlier sites repaired, later ones do not matter.
+        given_, pruned_stream = seen_by(model, place, batches, remove)
+        site = find_sites(dense)[place]
+        aim = wanted @ output_weight(dense, site).numpy().T + output_bias(dense, site).numpy()
+        if target == "stream":
+            aim = aim + stream - pruned_stream
+        rows = np.hstack([given_, np.ones((len(given_), 1))])
+        best = rows @ np.linalg.lstsq(rows, aim, rcond=None)[0]
+        got = given_ @ output_weight(model, site).numpy().T + output_bias(model, site).numpy()
+        np.testing.assert_allclose(got, best, atol=1e-5)
+        size = np.sqrt(((wanted @ output_weight(dense, site).numpy().T) ** 2).sum())
+        assert report["sites"][place]["error_after"] == pytest.approx(
+            np.sqrt(((aim - got) ** 2).sum()) / size, rel=1e-4
+        )
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_sequential_leaves_what_comes_before_the_first_loss_and_gate_still_equals_cut(name):
+    model, remove = made(name), {"1": [0, 1]} if name != "albert" else {"0": [1], "1": [1]}
+    before, batch = state(model), batched(16)[0]
+    report = Sequential().repair(calibration(model), remove)
+    changed = {key for key, value in state(model).items() if not torch.equal(value, before[key])}
+    outputs = {find_sites(model)[site].output for site in report["sites"]}
+    assert changed
+    assert all(key.rpartition(".")[0] in outputs for key in changed)
+    if name != "albert":
+        assert set(report["sites"]) == {"1"}
+    assert all(errors["error_after"] < errors["error_before"] for errors in report["sites"].values())
+    with torch.no_grad():
+        with gated(model, remove):
+            gate = model(**batch.inputs).last_hidden_state
+        smaller = cut(model, remove)(**batch.inputs).last_hidden_state
+    assert float((gate - smaller).abs().max()) < 1e-9
+
+
+def test_sequential_refuses_projections_it_cannot_see():
+    from transformers import BertConfig, BertModel
+
+    model = BertModel(BertConfig(vocab_size=50, **SIZES))
+    sites = find_sites(model)
+    hidden = {
+        name: site.__class__(**{**site.__dict__, "output": site.output + ":weight"}) for name, site in sites.items()
+    }
+    with pytest.raises(ValueError, match="cannot be seen"):
+        Sequential().repair(Calibration(model, hidden, batched(), Energy()), {"0": [1]})

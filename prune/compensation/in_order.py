@@ -1,0 +1,183 @@
+"""In order: refit one projection after the other while a dense copy says what each should give."""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from headwise.analysis.batching import Batch
+from headwise.analysis.errors import BadInput
+from headwise.analysis.gates import at_projections, gated, never_called
+from headwise.analysis.progress import track
+from headwise.analysis.projections import output_bias, output_weight
+from headwise.analysis.sites import Site
+from headwise.prune.compensation.pairs import Pairs
+from headwise.prune.importance.gradients import HELD_OUT, by_token, frozen, valid_rows
+from headwise.prune.selection.blocks import Block, blocks_of
+
+
+def refit_in_order(
+    model: nn.Module,
+    sites: Mapping[str, Site],
+    batches: Iterable[Batch],
+    remove: Mapping[str, Sequence[int]],
+    *,
+    ridge: float,
+    stream: bool,
+    with_bias: bool,
+) -> dict[str, Any]:
+    """Refit the output projections from the first loss on, in place, and say what it brought.
+
+    Args:
+        model: the dense model; it changes.
+        sites: its sites.
+        batches: calibration texts, read once per site.
+        remove: original indices by site.
+        ridge: added to the diagonal, in units of its mean; draws towards the weights as they are.
+        stream: whether errors of the residual stream before a block are part of its target.
+        with_bias: whether a bias is refitted where there is one.
+
+    Returns:
+        `measured_on` and `sites`: relative error of what the block should give, before and after, on held-out
+        texts (on all if too few are held out).
+
+    Raises:
+        BadInput: a site whose contexts cannot be seen.
+    """
+    gates = {name: [head for head in heads if head in sites[name].kept] for name, heads in remove.items()}
+    gates = {name: heads for name, heads in gates.items() if heads}
+    report: dict[str, dict[str, float]] = {}
+    measured_on = "held-out" if gates else "nothing"
+    # Nothing before the first loss can be wrong.
+    affected = [block for block in blocks_of(sites).values() if {site.name for site in block.sites} & set(gates)]
+    later = list(blocks_of(sites).values())
+    later = later[later.index(affected[0]) :] if affected else []
+    unseen = [site.name for block in later for site in block.sites if never_called(model, site)]
+    if unseen:
+        raise BadInput(
+            f"sites {', '.join(unseen)}: the output projection is read without being called, so contexts cannot be "
+            "seen; use compensation none"
+        )
+    dense = copy.deepcopy(model)
+    with frozen(model), frozen(dense), torch.no_grad():
+        for block in track(later, label="Repairing site by site"):
+            fit, held = _measured(model, dense, block, sites, batches, gates, stream)
+            if not fit.tokens or not held.tokens:
+                fit = held = fit + held
+                measured_on = "fit"
+            gone = _columns(block.sites[0], gates.get(block.name, ()))
+            change, moved = fit.solve(gone, ridge, with_bias and output_bias(model, block.sites[0]) is not None)
+            errors = {"error_before": held.error(), "error_after": held.error(change, moved)}
+            _write(model, block.sites[0], change, moved)
+            report.update({site.name: errors for site in block.sites})
+    return {"measured_on": measured_on, "sites": report}
+
+
+def _measured(
+    model: nn.Module,
+    dense: nn.Module,
+    block: Block,
+    sites: Mapping[str, Site],
+    batches: Iterable[Batch],
+    gates: Mapping[str, Sequence[int]],
+    stream: bool,
+) -> tuple[Pairs, Pairs]:
+    """What the pruned block sees and lacks, on the texts that fit and on those held out."""
+    site = block.sites[0]
+    weight, bias = output_weight(dense, site), output_bias(dense, site)
+    own, own_bias = output_weight(model, site), output_bias(model, site)
+    out, columns = weight.shape
+    fit, held = (Pairs.zeros(out, columns, weight.device) for _ in range(2))
+    layer = layer_of(model, site, sites) if stream else None
+    for batch in batches:
+        apart = torch.tensor([int(text.id[:8], 16) % HELD_OUT == 0 for text in batch.texts])
+        wanted = _run(dense, block, batch, layer)
+        with gated(model, gates):
+            given = _run(model, block, batch, layer)
+        for call, (right, before), (seen, entered) in zip(block.sites, wanted, given, strict=True):
+            valid = valid_rows(call, right, batch)
+            right, seen = by_token(right, valid), by_token(seen, valid)
+            size = right @ weight.to(right).T
+            missing = size - seen @ own.to(seen).T
+            if bias is not None and own_bias is not None:
+                missing = missing + (bias - own_bias).to(missing)
+            if before is not None and entered is not None:
+                missing = missing + by_token(before, valid) - by_token(entered, valid)
+            for pairs, rows in ((fit, ~apart), (held, apart)):
+                chosen = valid & rows.to(valid.device).unsqueeze(-1)
+                pairs.add(seen[chosen], missing[chosen], size[chosen])
+    return fit, held
+
+
+class _Reached(Exception):
+    """The last call of the block has been seen; the rest of the model need not run."""
+
+
+def _run(model: nn.Module, block: Block, batch: Batch, layer: str | None) -> list[tuple[Tensor, Tensor | None]]:
+    """Context and incoming stream of every call of a block, from a pass that goes no further."""
+    seen: list[tuple[Tensor, Tensor | None]] = []
+    entered: list[Tensor] = []
+
+    def visit(_site: Site, context: Tensor) -> None:
+        seen.append((context, entered[-1] if entered else None))
+        if len(seen) == len(block.sites):
+            raise _Reached
+
+    with contextlib.ExitStack() as stack:
+        if layer is not None:
+            stack.enter_context(_entering(model.get_submodule(layer), entered))
+        with contextlib.suppress(_Reached), at_projections(model, {site.name: site for site in block.sites}, visit):
+            model(**batch.inputs)
+    return seen
+
+
+@contextlib.contextmanager
+def _entering(layer: nn.Module, entered: list[Tensor]) -> Iterator[None]:
+    def note(_module: nn.Module, inputs: tuple[Any, ...], named: dict[str, Any]) -> None:
+        found = [value for value in (*inputs, *named.values()) if isinstance(value, Tensor)]
+        if found and found[0].is_floating_point():
+            entered.append(found[0])
+
+    handle = layer.register_forward_pre_hook(note, with_kwargs=True)
+    try:
+        yield
+    finally:
+        handle.remove()
+
+
+def layer_of(model: nn.Module, site: Site, sites: Mapping[str, Site]) -> str | None:
+    """Path of the layer whose input is the residual stream that a site adds to, or None where that is not known.
+
+    A layer is an item of a module list. Only the first site of a layer adds to what entered it.
+
+    >>> from transformers import BertConfig, BertModel
+    >>> from headwise.analysis.sites import find_sites
+    >>> model = BertModel(BertConfig(num_hidden_layers=2, num_attention_heads=4, hidden_size=32))
+    >>> layer_of(model, find_sites(model)["1"], find_sites(model))
+    'encoder.layer.1'
+    """
+    parts = site.module.split(".")
+    for length in range(len(parts), 1, -1):
+        path = ".".join(parts[:length])
+        if isinstance(model.get_submodule(".".join(parts[: length - 1])), nn.ModuleList):
+            within = [other.name for other in sites.values() if f"{other.module}.".startswith(f"{path}.")]
+            return path if within[:1] == [site.name] else None
+    return None
+
+
+def _columns(site: Site, heads: Sequence[int]) -> np.ndarray:
+    places = np.array([site.kept.index(head) for head in heads], dtype=int)
+    return (places[:, None] * site.head_dim + np.arange(site.head_dim)).ravel()
+
+
+def _write(model: nn.Module, site: Site, change: np.ndarray, moved: np.ndarray) -> None:
+    weight, bias = output_weight(model, site), output_bias(model, site)
+    weight += torch.from_numpy(change).to(weight)
+    if bias is not None:
+        bias += torch.from_numpy(moved).to(bias)

@@ -1,0 +1,118 @@
+"""Metered: budgets that are not counted in heads – what can be freed, and how much is to be freed."""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from headwise.analysis.errors import BadInput
+from headwise.analysis.sites import Site
+from headwise.prune.selection.blocks import Room, Unit
+from headwise.prune.selection.budget import Budget
+from headwise.prune.selection.costs import AdditiveCosts
+from headwise.prune.selection.greedy import Scope, greedy
+from headwise.prune.selection.keep import Keep
+from headwise.prune.selection.meters import Meter, freed, gone
+from headwise.prune.selection.reach import common_levels, quota_of, rooms_of
+
+
+def metered_reach(
+    sites: Mapping[str, Site],
+    budget: Budget,
+    meter: Meter | None,
+    scope: Scope = "model",
+    keep: Keep | None = None,
+    unit: Unit = "group",
+    evidence: Any = None,
+) -> float:
+    """How much of the resource is to be freed beyond what earlier cuts freed.
+
+    Args:
+        sites: sites of the model.
+        budget: a share of the dense model's parameters, operations or cache.
+        meter: what heads take of it.
+        scope: as in `select`.
+        keep: as in `select`.
+        unit: as in `select`.
+        evidence: as in `select`.
+
+    Raises:
+        BadInput: no meter; or the budget asks for more than can go, or for less than the smallest piece. The
+            message names the nearest budget that can be met.
+
+    >>> from headwise.prune.selection.meters import Linear
+    >>> sites = {"0": Site("0", "attn", "attn.o", heads=4, kv_heads=4, head_dim=8, kept=(0, 1, 2, 3))}
+    >>> meter = Linear("parameters", 100.0, {"0": 10.0}, {"0": 0.0})
+    >>> metered_reach(sites, Budget(parameters=0.25), meter)
+    25.0
+    """
+    if meter is None:
+        raise BadInput(f"remove: {budget.amount} has to be measured on a model; give heads or fraction without one")
+    rooms = rooms_of(sites, keep or Keep(), unit, evidence)
+    already = gone(meter, {name: room.block for name, room in rooms.items()})
+    share = float(getattr(budget, budget.amount))
+    wanted = share * meter.total - already
+    if wanted <= 1e-9 * meter.total:
+        return 0.0
+    amounts = sorted(_amounts(rooms, meter, scope))
+    smallest, most = (amounts[0], amounts[-1]) if amounts else (0.0, 0.0)
+    slack = 1e-9 * meter.total
+    if already > 0 and wanted < smallest:
+        # As near from below as an earlier cut could come: repeating a recipe removes nothing more.
+        return 0.0
+    if smallest and smallest <= wanted + slack and wanted < most + smallest:
+        return min(wanted, most)
+    nearest = already + (smallest if smallest and wanted < smallest else most)
+    why = (
+        f"less than what goes in one piece ({(already + smallest) / meter.total:.4g})"
+        if smallest and wanted < smallest
+        else "more than the keep-rules and the sites that can be cut leave"
+    )
+    raise BadInput(
+        f"remove: {share:.4g} of the {meter.name} cannot be removed: {why}. The nearest budget that can be met is "
+        f"{budget.amount}: {math.ceil(nearest / meter.total * 1e4) / 1e4:g} with scope {scope!r}, unit {unit!r}; or "
+        "relax keep"
+    )
+
+
+def metered_quota(rooms: Mapping[str, Room], meter: Meter, amount: float) -> dict[str, int]:
+    """Heads to go from each block for the largest equal loss that frees no more than an amount."""
+    best = dict.fromkeys(rooms, 0)
+    for level in common_levels(rooms):
+        quota = _quota(rooms, level)
+        if _walked(rooms, meter, quota) <= amount + 1e-9 * meter.total:
+            best = quota
+    return best
+
+
+def _amounts(rooms: Mapping[str, Room], meter: Meter, scope: Scope) -> list[float]:
+    """The least and the most that can be freed (every equal loss for scope `uniform`), without zeros."""
+    if scope == "uniform":
+        found = [_walked(rooms, meter, _quota(rooms, level)) for level in common_levels(rooms)]
+    else:
+        found = [_walked(rooms, meter)]
+        for room in rooms.values():
+            pieces = room.pieces()
+            if room.unit == "even":
+                pieces = [tuple(piece[0] for piece in pieces)] if pieces else []
+            found += [freed(meter, room.block, room.left, heads) for heads in pieces]
+    return [amount for amount in found if amount > 0]
+
+
+def _quota(rooms: Mapping[str, Room], level: int) -> dict[str, int]:
+    calls = sum(len(room.block.sites) for room in rooms.values())
+    return quota_of(rooms, level * calls, "uniform")
+
+
+def _walked(rooms: Mapping[str, Room], meter: Meter, quota: Mapping[str, int] | None = None) -> float:
+    """What a walk without costs frees."""
+    walked = {name: copy.copy(room) for name, room in rooms.items()}
+    free = AdditiveCosts({s.name: np.zeros(s.heads) for room in rooms.values() for s in room.block.sites})
+    greedy(walked, free, math.inf, "model", quota)
+    return math.fsum(
+        meter.used(room.block, room.left) - meter.used(room.block, walked[name].left) for name, room in rooms.items()
+    )
