@@ -25,7 +25,8 @@ from transformers import (
 from headwise.analysis.errors import BadInput
 from headwise.prune.inputs import fitting, synthetic_inputs
 from headwise.prune.operations import operations, parameters, size_in_bytes
-from headwise.prune.speed import _drift, _row, _Times, compare_speed
+from headwise.prune.speed import _drift, compare_speed
+from headwise.prune.timing import Times, row_of
 
 SMALL = {
     "vocab_size": 40, "hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 4,
@@ -211,7 +212,7 @@ def test_a_slowing_machine_slows_both_and_leaves_the_ratio():
 def test_a_difference_within_the_drift_is_not_called_one(again, significant):
     draw = np.random.default_rng(0)
     dense, cut, once_more = (t * (1 + 0.01 * draw.standard_normal(30)) for t in (10.0, 9.0, again))
-    row = _row(_Times(dense, cut, once_more, {"dense": 1, "cut": 1}, True), (4, 2), seed=0)
+    row = row_of(Times(dense, cut, once_more, {"dense": 1, "cut": 1}, True), (4, 2), seed=0)
     assert 1.09 < row["ratio"]["low"] <= row["ratio"]["median"] <= row["ratio"]["high"] < 1.13
     assert row["significant"] is significant
     assert row["operation_ratio"] == 2
