@@ -17,16 +17,21 @@ from headwise.analysis.errors import BadInput
 from headwise.analysis.evidence import Evidence
 from headwise.analysis.kernels import kernel_of
 from headwise.analysis.portions import MOST, Portions
-from headwise.analysis.redundancy import THRESHOLD, cluster
+from headwise.analysis.redundancy import THRESHOLD, cluster, stability
 from headwise.analysis.roles import ROLES
 from headwise.analysis.roles.assignment import EFFECT, LEVEL, assign, inferred
 from headwise.analysis.roles.broad import broad
 from headwise.analysis.roles.coreference import Antecedents
 from headwise.analysis.roles.mass import RelationMass
-from headwise.analysis.similarity import MEASURES
+from headwise.analysis.seen import Reducer
+from headwise.analysis.similarity import CHEAP, MEASURES, Focused, Pearson, PerText, Replaceability
 from headwise.analysis.sites import Site, find_sites, heads_of
 from headwise.analysis.statistics import Statistics
 from headwise.analysis.texts import Corpus
+
+#: Parts of the texts that clusters are resampled from, and the bytes that their products may take.
+BLOCKS = 32
+BLOCK_MEMORY = 256 * 2**20
 
 
 def analyze(
@@ -34,8 +39,10 @@ def analyze(
     tokenizer: Any,
     corpus: Corpus,
     *,
-    measures: Sequence[str] = tuple(MEASURES),
+    measures: Sequence[str] = CHEAP,
     roles: Sequence[str] = tuple(ROLES),
+    per_text: bool = False,
+    ordinary: bool = False,
     threshold: float = THRESHOLD,
     effect: float = EFFECT,
     batch_size: int | None = None,
@@ -53,8 +60,11 @@ def analyze(
         model: any model that `find_sites` understands.
         tokenizer: of the checkpoint.
         corpus: the texts to look at.
-        measures: names from `MEASURES`; clusters are made by the first.
+        measures: names from `MEASURES`, or `replaceability`; clusters are made by the first of `MEASURES`, and
+            tried on resampled texts if that is `pearson`.
         roles: names from `ROLES`.
+        per_text: average the measures over texts instead of pooling rows.
+        ordinary: measure without special tokens and the first token, rows scaled to sum to 1.
         threshold: mean similarity at which heads still count as interchangeable.
         effect: least excess over chance that makes a role.
         batch_size: texts a batch at most; by default 32. Fewer where their maps would not fit `memory`.
@@ -66,27 +76,32 @@ def analyze(
     Raises:
         BadInput: an unknown measure or role, or texts or a model that cannot be used.
 
-    >>> analyze(None, None, Corpus([]), measures=["spearman"])
+    >>> analyze(None, None, Corpus([]), measures=["spearman"])  # doctest: +ELLIPSIS
     Traceback (most recent call last):
-    headwise.analysis.errors.BadInput: measures: got 'spearman', expected some of pearson, cosine, hellinger
+    headwise.analysis.errors.BadInput: measures: got 'spearman', expected some of pearson, cosine, hellinger, ...
     """
-    _check("measures", measures, MEASURES)
+    _check("measures", measures, {**MEASURES, "replaceability": None})
     _check("roles", roles, ROLES)
     sites = find_sites(model)
     data = batches(corpus, tokenizer, batch_size=batch_size or MOST, max_length=max_length, model=model)
 
     statistics = Statistics(sites)
     masses = RelationMass(sites, {name: ROLES[name] for name in roles})
-    alike = [MEASURES[name](sites) for name in measures]
+    alike = [measure_of(name, sites, model, per_text=per_text, ordinary=ordinary) for name in measures]
     reducers = [statistics, masses, *alike]
     went = capture(model, _portions(data, sites, memory), reducers, sites=sites, memory=memory, door=door)
 
     arrays = statistics.result()
     for measure in alike:
         arrays |= measure.result()
-    if measures:
+    first = next((name for name in measures if name in MEASURES), None)
+    facts: dict[str, Any] = {}
+    if first is not None:
         present = np.concatenate([np.isin(np.arange(s.heads), s.kept) for s in sites.values()])
-        arrays |= cluster(arrays[f"similarity/{measures[0]}"], threshold=threshold, present=present).arrays()
+        groups = cluster(arrays[f"similarity/{first}"], threshold=threshold, present=present)
+        arrays |= groups.arrays()
+        if isinstance(alike[0], Pearson):
+            facts["clusters"] = stability(alike[0].gram.by_block, groups.label, threshold=threshold, seed=seed)
 
     tests: dict[str, Mapping[str, np.ndarray]] = {
         name: inferred(masses.measured(name), seed=seed) for name in masses.roles
@@ -94,13 +109,12 @@ def analyze(
     if "broad" in roles:
         sums = broad(statistics.by_cell("normalised_entropy"), statistics.by_cell("below_uniform"))
         tests["broad"] = inferred(sums, seed=seed)
-    facts: dict[str, Any] = {}
     if "coreference" in roles:
         tests["coreference"], facts["coreference"] = _coreference(model, tokenizer, sites, memory)
     arrays |= assign({name: tests[name] for name in roles}, ROLES, effect=effect)
 
     settings: dict[str, Any] = {"threshold": threshold, "effect": effect, "level": LEVEL, "seed": seed}
-    settings |= {"measures": list(measures), "roles": list(roles)}
+    settings |= {"per_text": per_text, "ordinary": ordinary, "measures": list(measures), "roles": list(roles)}
     facts |= _facts(model, corpus, data, went, settings)
     return Evidence(heads_of(sites), arrays, facts)
 
@@ -109,6 +123,26 @@ def _check(field: str, names: Sequence[str], table: Mapping[str, Any]) -> None:
     for name in names:
         if name not in table:
             raise BadInput(f"{field}: got {name!r}, expected some of {', '.join(table)}")
+
+
+def measure_of(
+    name: str, sites: Mapping[str, Site], model: nn.Module, *, per_text: bool = False, ordinary: bool = False
+) -> Reducer:
+    """A fresh reducer of a measure.
+
+    >>> measure_of("cosine", {}, nn.Linear(1, 1)).needs
+    frozenset({'contexts'})
+    """
+    if name == "replaceability":
+        return Replaceability(sites, model)
+    if per_text:
+        measure: Reducer = PerText(lambda: MEASURES[name](sites))
+    elif name == "pearson":
+        heads = len(heads_of(sites))
+        measure = Pearson(sites, blocks=min(BLOCKS, max(2, BLOCK_MEMORY // max(1, 8 * heads * heads))))
+    else:
+        measure = MEASURES[name](sites)
+    return Focused(measure) if ordinary else measure
 
 
 def _portions(data: Batches, sites: Mapping[str, Site], memory: int) -> Portions:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -10,6 +11,7 @@ from scipy.cluster import hierarchy
 from scipy.spatial.distance import squareform
 
 from headwise.analysis.errors import BadInput
+from headwise.analysis.similarity.gram import cosines
 
 #: Mean similarity at which two clusters are still joined.
 THRESHOLD = 0.8
@@ -88,14 +90,66 @@ def cluster(
         distance = squareform(np.clip(1 - inner, 0, 2), checks=False)
         tree = hierarchy.linkage(distance, "average", optimal_ordering=len(there) <= _ORDERED)
         order = there[hierarchy.leaves_list(tree)]
-        if clusters is not None:
-            flat = hierarchy.fcluster(tree, clusters, "maxclust")
-        else:
-            # The slack keeps copies together whose correlation of 1 was rounded.
-            flat = hierarchy.fcluster(tree, 1 - threshold + 1e-9, "distance")
-        _, first, inverse = np.unique(flat, return_index=True, return_inverse=True)
-        label[there] = np.argsort(np.argsort(first))[inverse]
+        label[there] = _flat(tree, threshold, clusters)
     return Clusters(label, order, tree, _representatives(matrix, label, importance), there)
+
+
+def stability(
+    blocks: Float[np.ndarray, "block head head"],
+    label: Int[np.ndarray, " head"],
+    *,
+    threshold: float = THRESHOLD,
+    clusters: int | None = None,
+    resamples: int = 100,
+    seed: int = 0,
+) -> dict[str, float]:
+    """How far the clusters depend on the texts: adjusted Rand index with those of resampled texts.
+
+    1: always the same partition; 0: no more alike than two random ones (Hubert and Arabie 1985). The blocks of
+    texts are drawn with replacement and clustered anew.
+
+    Args:
+        blocks: inner products of all pairs of heads, of each part of the texts.
+        label: the clusters to compare with; −1 for heads that are not there.
+        threshold: as for `cluster`.
+        clusters: as for `cluster`.
+        resamples: how often.
+        seed: of the draw.
+
+    Returns:
+        `mean`, `low` and `high` (the 95 % range over resamples), `blocks` with any text; NaN under two blocks.
+
+    >>> copies = np.array([[[1.0, 1.0, 0.0], [1.0, 1.0, 0.0], [0.0, 0.0, 1.0]]] * 2)
+    >>> stability(copies, np.array([0, 0, 1]))["mean"]
+    1.0
+    """
+    from sklearn.metrics import adjusted_rand_score
+
+    filled = np.asarray(blocks)[np.asarray(blocks).any((1, 2))]
+    there = np.flatnonzero(np.asarray(label) >= 0)
+    if len(filled) < 2 or len(there) < 2:
+        return {"mean": math.nan, "low": math.nan, "high": math.nan, "blocks": len(filled)}
+    generator = np.random.default_rng(seed)
+    found = []
+    for _ in range(resamples):
+        weights = generator.multinomial(len(filled), np.full(len(filled), 1 / len(filled)))
+        drawn = np.nan_to_num(cosines(np.tensordot(weights.astype(np.float64), filled, axes=1)), nan=0.0)
+        distance = squareform(np.clip(1 - drawn[np.ix_(there, there)], 0, 2), checks=False)
+        again = _flat(hierarchy.linkage(distance, "average"), threshold, clusters)
+        found.append(adjusted_rand_score(np.asarray(label)[there], again))
+    low, high = np.quantile(found, [0.025, 0.975])
+    return {"mean": float(np.mean(found)), "low": float(low), "high": float(high), "blocks": len(filled)}
+
+
+def _flat(tree: np.ndarray, threshold: float, clusters: int | None) -> np.ndarray:
+    """The tree cut into clusters, numbered from 0 by their first members."""
+    if clusters is not None:
+        flat = hierarchy.fcluster(tree, clusters, "maxclust")
+    else:
+        # The slack keeps copies together whose correlation of 1 was rounded.
+        flat = hierarchy.fcluster(tree, 1 - threshold + 1e-9, "distance")
+    _, first, inverse = np.unique(flat, return_index=True, return_inverse=True)
+    return np.asarray(np.argsort(np.argsort(first))[inverse])
 
 
 def _checked(

@@ -11,9 +11,11 @@ from jaxtyping import Float
 from torch import Tensor
 
 from headwise.analysis.batching import Batch
+from headwise.analysis.cells import cells_of
 from headwise.analysis.seen import Seen, positions_of
 from headwise.analysis.sites import Site
 from headwise.analysis.statistics import pieces
+from headwise.analysis.texts import Text
 
 #: Writes the rows of one site's heads for some texts: `fill(seen, texts, out)`, out `[text, head, width]`.
 Fill = Callable[[Seen, slice, Tensor], None]
@@ -36,12 +38,14 @@ class Gram:
     Args:
         sites: the sites.
         group: what sites must share to be compared.
+        blocks: parts of the texts, by content, whose products are also kept apart, for resampling; 0 for none.
     """
 
-    def __init__(self, sites: Mapping[str, Site], group: Callable[[Site], Any] = comparable) -> None:
+    def __init__(self, sites: Mapping[str, Site], group: Callable[[Site], Any] = comparable, blocks: int = 0) -> None:
         self._at = positions_of(sites)
         heads = sum(site.heads for site in sites.values())
         self.products = np.zeros((heads, heads))
+        self.by_block = np.zeros((blocks, heads, heads))
         self.rows = np.zeros(heads)
         self.compared = np.zeros((heads, heads), dtype=bool)
         self._groups: dict[Any, list[str]] = {}
@@ -80,10 +84,18 @@ class Gram:
                     count = len(self._at[name])
                     fill(seen[name], part, out[:, start : start + count])
                     start += count
-                total += torch.bmm(out, out.mT).sum(0, dtype=torch.float64)
+                products = torch.bmm(out, out.mT)
+                total += products.sum(0, dtype=torch.float64)
+                self._apart(batch.texts[part], products, at)
             self.products[np.ix_(at, at)] += total.cpu().numpy()
             for name in names:
                 self.rows[self._at[name]] += float(seen[name].queries.sum())
+
+    def _apart(self, texts: Sequence[Text], products: Tensor, at: np.ndarray) -> None:
+        blocks = len(self.by_block)
+        if blocks:
+            for cell, one in zip(cells_of(texts).tolist(), products.double().cpu().numpy(), strict=True):
+                self.by_block[cell % blocks][np.ix_(at, at)] += one
 
     def _space(self, texts: int, heads: int, size: int, device: torch.device) -> Float[Tensor, "text head width"]:
         needed = texts * heads * size
@@ -97,10 +109,19 @@ class Gram:
         Args:
             least: a head whose mean square per row is at most this has no direction: NaN.
         """
-        squares = self.products.diagonal().copy()
-        norms = np.sqrt(np.where(squares > least * np.maximum(self.rows, 1), squares, np.nan))
-        found = np.clip(self.products / np.outer(norms, norms), -1, 1)
-        found = (found + found.T) / 2
+        found = cosines(self.products, least * np.maximum(self.rows, 1))
         found[~self.compared] = np.nan
         np.fill_diagonal(found, np.where(np.isfinite(found.diagonal()), 1.0, np.nan))
-        return np.asarray(found)
+        return found
+
+
+def cosines(products: Float[np.ndarray, "head head"], least: Any = 0.0) -> Float[np.ndarray, "head head"]:
+    """Inner products over the norms on their diagonal; NaN where a square is at most `least`.
+
+    >>> cosines(np.array([[4.0, 2.0], [2.0, 1.0]])).tolist()
+    [[1.0, 1.0], [1.0, 1.0]]
+    """
+    squares = products.diagonal().copy()
+    norms = np.sqrt(np.where(squares > least, squares, np.nan))
+    found = np.clip(products / np.outer(norms, norms), -1, 1)
+    return np.asarray((found + found.T) / 2)

@@ -25,7 +25,6 @@ class Pearson(Reducer):
     A head that is uniform everywhere has no correlation (NaN). An inner product in float32 per text, summed
     over texts in float64.
 
-    >>> from headwise.analysis.batching import Tokens
     >>> from headwise.analysis.texts import Text
     >>> site = Site("0", "a", "a.o", heads=2, kv_heads=2, head_dim=1, kept=(0, 1))
     >>> maps = torch.tensor([[[[0.9, 0.1]], [[0.2, 0.8]]]])
@@ -38,8 +37,8 @@ class Pearson(Reducer):
 
     needs = frozenset({"maps"})
 
-    def __init__(self, sites: Mapping[str, Site]) -> None:
-        self.gram = Gram(sites)
+    def __init__(self, sites: Mapping[str, Site], *, blocks: int = 0) -> None:
+        self.gram = Gram(sites, blocks=blocks)
 
     def update(self, batch: Batch, seen: Mapping[str, Seen]) -> None:
         """Take in one batch."""

@@ -6,7 +6,7 @@ from scipy.cluster.hierarchy import fcluster, linkage
 from scipy.spatial.distance import squareform
 
 from headwise.analysis.errors import BadInput
-from headwise.analysis.redundancy import cluster
+from headwise.analysis.redundancy import cluster, stability
 
 
 def alike(heads=6, seed=0):
@@ -78,3 +78,28 @@ def test_bad_input_is_named():
         cluster(np.eye(2), clusters=3)
     with pytest.raises(BadInput, match=r"importance: got \(3,\)"):
         cluster(np.eye(2), importance=np.ones(3))
+
+
+def test_clear_groups_stay_together_and_noise_does_not():
+    generator = np.random.default_rng(3)
+    base = generator.normal(size=(3, 400))
+    clear = np.concatenate([base + 0.05 * generator.normal(size=base.shape) for _ in range(2)])
+    noise = generator.normal(size=(6, 400)) + 1.2 * generator.normal(size=400)
+
+    def steady(rows, threshold):
+        blocks = np.stack([part @ part.T for part in np.split(rows, 20, axis=1)])
+        total = blocks.sum(0)
+        norms = np.sqrt(total.diagonal())
+        label = cluster(total / np.outer(norms, norms), threshold=threshold).label
+        return stability(blocks, label, threshold=threshold, seed=1)
+
+    assert steady(clear, 0.8)["mean"] == 1.0
+    shaky = steady(noise, 0.55)
+    assert shaky["low"] <= shaky["mean"] < 0.95
+    assert shaky["blocks"] == 20
+
+
+def test_too_few_texts_say_nothing_about_stability():
+    found = stability(np.eye(3)[None], np.arange(3))
+    assert np.isnan(found["mean"])
+    assert found["blocks"] == 1

@@ -3,10 +3,21 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from scipy.spatial.distance import jensenshannon
 
-from headwise.analysis.batching import Batch
+from headwise.analysis.batching import Batch, Tokens
 from headwise.analysis.seen import Seen
-from headwise.analysis.similarity import MEASURES, Cosine, Hellinger, Pearson
+from headwise.analysis.similarity import (
+    MEASURES,
+    Cka,
+    Cosine,
+    Focused,
+    Hellinger,
+    JensenShannon,
+    Pearson,
+    PerText,
+    Replaceability,
+)  # fmt: skip
 from headwise.analysis.sites import Site
 from headwise.analysis.texts import Text
 
@@ -39,10 +50,13 @@ def batch_of(count):
     return Batch({}, [Text(f"text {i}") for i in range(count)], {})
 
 
-def measured(kind, sites, *batches):
+def measured(kind, sites, *batches, numbers=None):
+    """`numbers`: which texts a batch holds; each batch starts from the first if not given."""
     reducer = MEASURES[kind](sites)
-    for seen in batches:
-        reducer.update(batch_of(len(next(iter(seen.values())).queries)), seen)
+    for i, seen in enumerate(batches):
+        count = len(next(iter(seen.values())).queries)
+        texts = range(count) if numbers is None else numbers[i]
+        reducer.update(Batch({}, [Text(f"text {n}") for n in texts], {}), seen)
     return reducer.result()
 
 
@@ -181,15 +195,200 @@ def test_padding_company_and_order_do_not_matter(lengths, extra, causal, seed, o
         grown[:, :, :length, length:] = 0
         context = torch.nn.functional.pad(contexts[i : i + 1, :length], (0, 0, 0, 0, 0, extra), value=9.0)
         alone.append({"0": seen_of(sites["0"], grown, context, [length], causal)})
-    order.shuffle(alone)
+    places = list(range(len(lengths)))
+    order.shuffle(places)
     for kind in MEASURES:
-        one, other = measured(kind, sites, together), measured(kind, sites, *alone)
+        one = measured(kind, sites, together)
+        other = measured(kind, sites, *(alone[i] for i in places), numbers=[[i] for i in places])
         for name, array in one.items():
             np.testing.assert_allclose(other[name], array, atol=1e-5, err_msg=name)
 
 
 def test_the_table_names_what_comes_out():
-    assert list(MEASURES) == ["pearson", "cosine", "hellinger"]
-    assert {Pearson, Cosine, Hellinger} == set(MEASURES.values())
+    assert list(MEASURES) == ["pearson", "cosine", "hellinger", "jensen_shannon", "cka"]
+    assert [Pearson, Cosine, Hellinger, JensenShannon, Cka] == list(MEASURES.values())
     for name, kind in MEASURES.items():
-        assert set(kind({"0": site()}).result()) == {f"similarity/{name}", f"similarity/{name}_chance"}
+        found = set(kind({"0": site()}).result())
+        assert found - {f"similarity_error/{name}"} == {f"similarity/{name}", f"similarity/{name}_chance"}
+
+
+def streams(count, length, special=()):
+    ids = torch.arange(length).repeat(count, 1)
+    valid = torch.ones_like(ids, dtype=torch.bool)
+    marked = torch.zeros_like(valid)
+    marked[:, list(special)] = True
+    return Tokens(ids, valid, marked, ids, torch.zeros(count, length, 2, dtype=torch.long))
+
+
+def divergence(p, q):
+    # scipy's distance is the root of the divergence.
+    return jensenshannon(p, q) ** 2
+
+
+def test_jensen_shannon_is_scipys():
+    sites = {"0": site(heads=3), "1": site("1", heads=2)}
+    seen = {
+        "0": seen_of(sites["0"], random_maps(3, 3, 7, LENGTHS, seed=1), lengths=LENGTHS),
+        "1": seen_of(sites["1"], random_maps(3, 2, 7, LENGTHS, seed=2), lengths=LENGTHS),
+    }
+    every = JensenShannon(sites, rows=None)
+    every.update(batch_of(3), seen)
+    found = every.result()
+    rows = [np.concatenate(row) for row in zip(rows_of({"0": seen["0"]}), rows_of({"1": seen["1"]}), strict=True)]
+    wanted = np.mean([[[divergence(p, q) for q in row] for p in row] for row in rows], axis=0)
+    np.testing.assert_allclose(found["similarity/jensen_shannon"], 1 - wanted / np.log(2), atol=1e-5)
+    assert (found["similarity_error/jensen_shannon"] == 0).all()
+
+
+def test_drawn_rows_cover_the_whole_and_come_with_their_error():
+    one = {"0": site(heads=4)}
+    generator = torch.Generator().manual_seed(5)
+    spread = 3 * torch.rand(20, 1, 24, 1, generator=generator)
+    maps = (spread * torch.randn(20, 4, 24, 24, generator=generator)).softmax(-1)
+    seen = {"0": seen_of(one["0"], maps)}
+    whole = JensenShannon(one, rows=None)
+    whole.update(batch_of(20), seen)
+    exact = whole.result()["similarity/jensen_shannon"]
+    inside = []
+    for seed in range(40):
+        drawn = JensenShannon(one, rows=4, seed=seed)
+        drawn.update(batch_of(20), seen)
+        found = drawn.result()
+        off = ~np.eye(4, dtype=bool)
+        error = found["similarity_error/jensen_shannon"][off]
+        assert (error > 0).all()
+        inside.append(np.abs(found["similarity/jensen_shannon"][off] - exact[off]) <= 1.96 * error)
+    # The pairs of one draw are not independent: 40 draws of 6 pairs leave a few points around 95 %.
+    assert 0.85 <= np.mean(inside) <= 1.0
+
+
+def test_jensen_shannon_of_unrelated_heads_is_at_chance():
+    one = {"0": site(heads=6)}
+    measure = JensenShannon(one, rows=None)
+    measure.update(batch_of(12), {"0": seen_of(one["0"], random_maps(12, 6, 30, seed=3))})
+    found = measure.result()
+    off = ~np.eye(6, dtype=bool)
+    difference = (found["similarity/jensen_shannon"] - found["similarity/jensen_shannon_chance"])[off]
+    assert np.abs(difference).max() < 0.02
+
+
+def contexts_of(heads=3, rows=40, width=4, seed=0):
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randn(2, rows, heads, width, generator=generator) @ torch.randn(width, width, generator=generator)
+
+
+def test_cka_is_the_formula_and_sees_through_rotation():
+    contexts = contexts_of()
+    turn = torch.linalg.qr(torch.randn(4, 4, generator=torch.Generator().manual_seed(1))).Q
+    contexts[:, :, 2] = 3 * contexts[:, :, 0] @ turn + 5
+    one = {"0": site(heads=3, head_dim=4)}
+    valid = torch.arange(40)[None] < torch.tensor([[40], [31]])
+    seen = {"0": Seen(one["0"], None, contexts, valid, valid[:, :, None] & valid[:, None])}
+    found = measured("cka", one, seen)
+    rows = contexts[valid].double().numpy()
+    centred = rows - rows.mean(0)
+    grams = [x @ x.T for x in centred.transpose(1, 0, 2)]
+    wanted = [[np.sum(g * h) / np.linalg.norm(g) / np.linalg.norm(h) for h in grams] for g in grams]
+    np.testing.assert_allclose(found["similarity/cka"], wanted, atol=1e-5)
+    assert found["similarity/cka"][0, 2] == pytest.approx(1, abs=1e-5)
+    n = len(rows)
+    size = [np.trace(g) / np.linalg.norm(g) for g in grams]
+    chance = np.outer(size, size) / (n - 1)
+    np.testing.assert_allclose(found["similarity/cka_chance"], chance, atol=1e-5)
+    order = np.random.default_rng(0)
+    shuffled = [np.sum(grams[0] * grams[1][np.ix_(p, p)]) for p in (order.permutation(n) for _ in range(2000))]
+    drawn = np.mean(shuffled) / np.linalg.norm(grams[0]) / np.linalg.norm(grams[1])
+    assert drawn == pytest.approx(chance[0, 1], rel=0.05)
+
+
+def test_the_sample_of_cka_is_the_same_in_any_order():
+    one = {"0": site(heads=3, head_dim=4)}
+    contexts = torch.cat([contexts_of(seed=s) for s in range(4)])
+    every = torch.ones(8, 40, 40, dtype=torch.bool)
+    texts = [Text(f"text {i}") for i in range(8)]
+    found = []
+    for order in (range(8), reversed(range(8))):
+        cka = Cka(one, rows=50)
+        for i in order:
+            part = slice(i, i + 1)
+            seen = Seen(one["0"], None, contexts[part], every[part, :, 0], every[part])
+            cka.update(Batch({}, texts[part], {}), {"0": seen})
+        found.append(cka.result())
+        assert len(cka._kept["", "self"].keys) == 50
+    for name, array in found[0].items():
+        np.testing.assert_array_equal(array, found[1][name])
+    whole = Cka(one, rows=10_000)
+    whole.update(Batch({}, texts, {}), {"0": Seen(one["0"], None, contexts, every[:, :, 0], every)})
+    exact, error = whole.result()["similarity/cka"], found[0]["similarity_error/cka"]
+    assert np.all(np.abs(found[0]["similarity/cka"] - exact) <= 4 * error + 0.15)
+
+
+def test_replaceability_is_the_residual_of_least_squares():
+    contexts = contexts_of(heads=4, rows=300)
+    contexts[:, :, 3] = contexts[:, :, 1] @ torch.randn(4, 4, generator=torch.Generator().manual_seed(2))
+    contexts[:, :, 2] = 0.5 * contexts[:, :, 0] + contexts[:, :, 2] + 7
+    block = torch.nn.Module()
+    block.o = torch.nn.Linear(16, 10)
+    one = {"0": Site("0", "", "o", 4, 4, 4, kept=(0, 1, 2, 3))}
+    every = torch.ones(2, 300, 300, dtype=torch.bool)
+    measure = Replaceability(one, block)
+    measure.update(batch_of(2), {"0": Seen(one["0"], None, contexts, every[:, :, 0], every)})
+    found = measure.result()["statistics/replaceability"]
+    rows = contexts.reshape(600, 4, 4).double().numpy()
+    rows = rows - rows.mean(0)
+    weight = block.o.weight.detach().double().numpy().reshape(10, 4, 4)
+    for head in range(4):
+        output = rows[:, head] @ weight[:, head].T
+        others = rows[:, [h for h in range(4) if h != head]].reshape(600, -1)
+        left = output - others @ np.linalg.lstsq(others, output, rcond=1e-5)[0]
+        assert found[head] == pytest.approx(np.square(left).sum() / np.square(output).sum(), abs=2e-3)
+    assert found[1] < 1e-2
+    assert found[3] < 1e-2
+    assert found[0] > 0.3
+
+
+def test_ordinary_tokens_alone_are_compared():
+    one = {"0": site(heads=2)}
+    maps = random_maps(2, 2, 8, seed=4)
+    tokens = {"": streams(2, 8, special=(0, 7))}
+    # Both heads park half of their attention on the ends: nothing else may count.
+    parked = maps * torch.tensor([0.0, 1, 1, 1, 1, 1, 1, 0])
+    parked = 0.5 * parked / parked.sum(-1, keepdim=True)
+    parked[..., 0], parked[..., 7] = 0.3, 0.2
+    texts = [Text("a"), Text("b")]
+    focused = Focused(Pearson(one))
+    focused.update(Batch({}, texts, tokens), {"0": seen_of(one["0"], parked)})
+    inner = maps[:, :, 1:7, 1:7]
+    plain = Pearson(one)
+    plain.update(Batch({}, texts, {}), {"0": seen_of(one["0"], inner / inner.sum(-1, keepdim=True))})
+    np.testing.assert_allclose(focused.result()["similarity/pearson"], plain.result()["similarity/pearson"], atol=1e-5)
+    pooled = Pearson(one)
+    pooled.update(Batch({}, texts, tokens), {"0": seen_of(one["0"], parked)})
+    assert pooled.result()["similarity/pearson"][0, 1] > focused.result()["similarity/pearson"][0, 1] + 0.2
+
+
+@pytest.mark.parametrize("kind", MEASURES)
+def test_text_by_text_is_the_mean_over_texts(kind):
+    one = {"0": site(heads=3, head_dim=4)}
+    contexts = contexts_of(rows=7)
+    seen = {"0": seen_of(one["0"], random_maps(2, 3, 7, seed=6), contexts)}
+    measure = PerText(lambda: MEASURES[kind](one))
+    texts = [Text("text 0"), Text("text 1")]
+    measure.update(Batch({}, texts, {}), seen)
+    alone = []
+    for i in range(2):
+        single = MEASURES[kind](one)
+        whole = seen["0"]
+        part = slice(i, i + 1)
+        alone_seen = Seen(one["0"], whole.maps[part], whole.contexts[part], whole.queries[part], whole.allowed[part])
+        single.update(Batch({}, texts[part], {}), {"0": alone_seen})
+        alone.append(single.result()[f"similarity/{kind}"])
+    np.testing.assert_allclose(measure.result()[f"similarity/{kind}"], np.mean(alone, axis=0), atol=1e-7)
+
+
+def test_blocks_sum_to_the_whole():
+    one = {"0": site(heads=3)}
+    pearson = Pearson(one, blocks=5)
+    pearson.update(batch_of(9), {"0": seen_of(one["0"], random_maps(9, 3, 6, seed=8))})
+    np.testing.assert_allclose(pearson.gram.by_block.sum(0), pearson.gram.products, atol=1e-6)
+    assert (pearson.gram.by_block.any((1, 2))).sum() > 1

@@ -1,0 +1,122 @@
+"""Ways of looking: without special tokens and sinks, and text by text instead of pooled."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+
+import numpy as np
+import torch
+
+from headwise.analysis.batching import Batch, Tokens
+from headwise.analysis.maps import rows_that_count
+from headwise.analysis.roles.relation import rows_of
+from headwise.analysis.roles.sinks import is_first
+from headwise.analysis.seen import Reducer, Seen
+
+
+class Focused(Reducer):
+    """A measure that sees neither special tokens nor the first token: keys gone, rows scaled to sum to 1.
+
+    Heads that only share a sink look alike under any measure of whole maps; what they do with the rest of
+    their attention is compared here. Rows of special tokens, and rows with nothing left in some head, do not
+    count.
+
+    Args:
+        inner: what is measured on the rest.
+
+    >>> Focused(PerText(lambda: None)).needs
+    frozenset()
+    """
+
+    def __init__(self, inner: Reducer) -> None:
+        self.inner, self.needs = inner, inner.needs
+
+    def update(self, batch: Batch, seen: Mapping[str, Seen]) -> None:
+        """Take in one batch."""
+        rest = {name: ordinary(one, batch.tokens) for name, one in seen.items()}
+        self.inner.update(batch, rows_that_count(rest)[0])
+
+    def result(self) -> dict[str, np.ndarray]:
+        """What the inner measure found."""
+        return self.inner.result()
+
+
+def ordinary(one: Seen, tokens: Mapping[str, Tokens]) -> Seen:
+    """A site's maps over ordinary tokens alone; as they are where the keys are no tokens.
+
+    >>> callable(ordinary)
+    True
+    """
+    queries, allowed, maps = one.queries, one.allowed, one.maps
+    if one.query_stream is not None:
+        mine = tokens[one.query_stream]
+        plain = (rows_of(mine, one).valid & ~rows_of(mine, one).special).to(queries.device)
+        queries = queries & plain & ~rows_of(replace(mine, special=is_first(mine)), one).special.to(queries.device)
+    if one.key_stream is not None:
+        keys = tokens[one.key_stream]
+        kept = (keys.valid & ~keys.special & ~is_first(keys)).to(allowed.device)
+        allowed = allowed & kept[:, None]
+        if maps is not None:
+            maps = maps * kept[:, None, None].to(maps.dtype)
+            maps = maps / maps.sum(-1, keepdim=True).clamp(min=torch.finfo(maps.dtype).tiny)
+    queries = queries & allowed.any(-1)
+    return replace(one, maps=maps, queries=queries, allowed=allowed & queries[..., None])
+
+
+class PerText(Reducer):
+    """A measure taken for every text on its own, then averaged over the texts that have it.
+
+    Pooled over rows, a long text counts for more, and what differs between texts counts as similarity; text by
+    text neither does.
+
+    Args:
+        make: a new measure, once for each text.
+
+    >>> PerText(lambda: None).result()
+    {}
+    """
+
+    def __init__(self, make: Callable[[], Reducer]) -> None:
+        self.make = make
+        example = make()
+        self.needs: frozenset[str] = getattr(example, "needs", frozenset())
+        self._batch: Batch | None = None
+        self._open: list[tuple[Batch, Reducer]] = []
+        self.sums: dict[str, np.ndarray] = {}
+        self.counts: dict[str, np.ndarray] = {}
+
+    def update(self, batch: Batch, seen: Mapping[str, Seen]) -> None:
+        """Take in one batch, or one tile of it."""
+        if batch is not self._batch:
+            self._close()
+            self._batch = batch
+            self._open = [(replace(batch, texts=[text], tokens={}), self.make()) for text in batch.texts]
+        for i, (alone, measure) in enumerate(self._open):
+            measure.update(alone, {name: _text(one, slice(i, i + 1)) for name, one in seen.items()})
+
+    def _close(self) -> None:
+        for _, measure in self._open:
+            for name, array in measure.result().items():
+                known = ~np.isnan(array)
+                self.sums[name] = self.sums.get(name, 0.0) + np.where(known, array, 0.0)
+                self.counts[name] = self.counts.get(name, 0) + known
+        self._batch, self._open = None, []
+
+    def result(self) -> dict[str, np.ndarray]:
+        """The mean over texts of every array; NaN where no text has it."""
+        self._close()
+        return {
+            name: np.asarray(np.where(self.counts[name] > 0, total / np.maximum(self.counts[name], 1), np.nan))
+            for name, total in self.sums.items()
+        }
+
+
+def _text(one: Seen, only: slice) -> Seen:
+    return replace(
+        one,
+        maps=None if one.maps is None else one.maps[only],
+        contexts=None if one.contexts is None else one.contexts[only],
+        queries=one.queries[only],
+        allowed=one.allowed[only],
+    )
