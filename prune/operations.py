@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
 from headwise.prune.tasks.outcome import judging
@@ -22,19 +22,27 @@ _FUSED = (
 )
 
 
-def operations(model: nn.Module, inputs: Mapping[str, Tensor]) -> int:
+def operations(
+    model: nn.Module, inputs: Mapping[str, Any] | Sequence[Any], named: Mapping[str, Any] | None = None
+) -> int:
     """Floating-point operations of one forward pass (a multiplication with its addition counts two).
 
     Counted by `torch.utils.flop_counter`: matrix products, convolutions and attention, which is where nearly
     all of the work is. Causal attention is counted as a full one, as the kernels without a skip do it.
+
+    Args:
+        model: any module.
+        inputs: the forward's arguments by name, or in order.
+        named: arguments by name beside those in order.
 
     >>> operations(nn.Linear(4, 8, bias=False), {"input": torch.ones(2, 4)})
     128
     """
     known = (getattr(torch.ops.aten, name, None) for name in _FUSED)
     mapping: dict[Any, Any] = {kernel: _attention for kernel in known if kernel is not None}
+    args, kwargs = ((), inputs) if isinstance(inputs, Mapping) else (inputs, named or {})
     with judging(model), FlopCounterMode(display=False, custom_mapping=mapping) as counter:
-        model(**inputs)
+        model(*args, **kwargs)
     return int(counter.get_total_flops())
 
 

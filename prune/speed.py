@@ -14,8 +14,11 @@ from torch import Tensor, nn
 from headwise.analysis.errors import BadInput
 from headwise.analysis.kernels import kernels
 from headwise.analysis.progress import track
+from headwise.prune.attention_speed import attention_speed
+from headwise.prune.generation_speed import generates, generation_speed
 from headwise.prune.inputs import fitting, synthetic_inputs
 from headwise.prune.operations import operations, parameters, size_in_bytes
+from headwise.prune.peak_memory import peak_memory
 from headwise.prune.quiet import ready
 from headwise.prune.timing import Clock, measure, row_of, synchroniser
 
@@ -31,6 +34,8 @@ def compare_speed(
     lengths: Sequence[int] = (32, 128),
     rounds: int = 30,
     seconds: float | int | None = None,
+    new_tokens: int = 16,
+    compiled: str | None = None,
     seed: int = 0,
     clock: Clock = time.perf_counter,
 ) -> dict[str, Any]:
@@ -53,6 +58,9 @@ def compare_speed(
         rounds: in each cell of the grid.
         seconds: the most that the whole may take, roughly; rounds are then fewer, but at least
             six, and settings that there is no time for are left out and named in `notes`.
+        new_tokens: tokens that a model which generates writes where its generation is timed.
+        compiled: mode of `torch.compile` that both models are timed under (`default`, `reduce-overhead`
+            for CUDA graphs, `max-autotune`); None for neither.
         seed: of inputs, order and resampling.
         clock: tells the time in seconds.
 
@@ -71,9 +79,22 @@ def compare_speed(
     notes = [f"length {length} is more than the model's positions allow" for length in dropped]
     # Largest first: should the time run out, it is the setting that says most.
     grid = sorted(((b, n) for b in batches for n in allowed), key=lambda cell: (-cell[0] * cell[1], -cell[0]))
+    budget = _Budget(seconds, generates(dense))
     with ready(dense), ready(cut):
-        rows = _timed(dense, cut, grid, make, rounds, seconds, seed, clock, notes)
-    largest = rows[0]
+        rows = _timed(dense, cut, grid, make, rounds, budget.grid, seed, clock, notes, compiled)
+        largest = rows[0]
+        inputs = dict(make(largest["batch"], largest["length"]))
+        memory = {name: peak_memory(model, inputs) for name, model in (("dense", dense), ("cut", cut))}
+        attention = attention_speed(dense, cut, inputs, rounds=rounds, seconds=budget.attention, seed=seed, clock=clock)
+        written = [(batch, largest["length"], make(batch, largest["length"])) for batch in batches]
+        generation = (
+            generation_speed(
+                dense, cut, written, new_tokens=new_tokens, rounds=rounds, seconds=budget.generation, seed=seed,
+                clock=clock,
+            )
+            if generates(dense) and make_inputs is None
+            else []
+        )  # fmt: skip
     rows.sort(key=lambda row: (row["batch"], row["length"]))
     return {
         "schema": 1,
@@ -81,12 +102,24 @@ def compare_speed(
         "parameters": {"dense": parameters(dense), "cut": parameters(cut)},
         "bytes": {"dense": size_in_bytes(dense), "cut": size_in_bytes(cut)},
         "operations": largest["operations"],
+        "memory": memory,
+        "attention": attention,
+        "generation": generation,
         "drift": _drift(rows),
         **facts,
+        "compiled": compiled,
         "threads": torch.get_num_threads(),
         "seed": seed,
         "notes": notes,
     }
+
+
+class _Budget:
+    """Seconds for the grid, for the attention blocks alone and for generation."""
+
+    def __init__(self, seconds: float | int | None, writes: bool) -> None:
+        shares = (0.6, 0.15, 0.25) if writes else (0.8, 0.2, 0.0)
+        self.grid, self.attention, self.generation = (None if seconds is None else seconds * s for s in shares)
 
 
 def _timed(
@@ -99,20 +132,23 @@ def _timed(
     seed: int,
     clock: Clock,
     notes: list[str],
+    compiled: str | None,
 ) -> list[dict[str, Any]]:
     """A row per setting, in the order of the grid; settings that there is no time for go to `notes`."""
     generator = np.random.default_rng(seed)
+    # Counted as they are; timed as they are used.
+    first, second = (model if compiled is None else torch.compile(model, mode=compiled) for model in (dense, cut))
     began, sync = clock(), synchroniser(dense)
     rows: list[dict[str, Any]] = []
     for i, (batch, length) in enumerate(track(grid, label="timing both models")):
         left = None if seconds is None else seconds - (clock() - began)
         if rows and left is not None and left <= 0:
-            notes.append(f"batch {batch} × length {length} was not timed: the {seconds:g} seconds were over")
+            notes.append(f"batch {batch} × length {length} was not timed: the {seconds:g} seconds for the grid were over")
             continue
         share = None if left is None else left / (len(grid) - i)
         inputs = dict(make(batch, length))
         counted = [operations(model, inputs) for model in (dense, cut)]
-        times = measure(partial(dense, **inputs), partial(cut, **inputs), sync, rounds, share, generator, clock)
+        times = measure(partial(first, **inputs), partial(second, **inputs), sync, rounds, share, generator, clock)
         rows.append({"batch": batch, "length": length, **row_of(times, counted, seed)})
     return rows
 

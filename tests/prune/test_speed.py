@@ -8,6 +8,8 @@ import pytest
 import torch
 from torch import nn
 from transformers import (
+    AlbertConfig,
+    AlbertModel,
     BartConfig,
     BartForSequenceClassification,
     BertConfig,
@@ -23,8 +25,13 @@ from transformers import (
 )
 
 from headwise.analysis.errors import BadInput
+from headwise.analysis.sites import Site
+from headwise.prune import cut
+from headwise.prune.attention_speed import block_of
+from headwise.prune.generation_speed import generates
 from headwise.prune.inputs import fitting, synthetic_inputs
 from headwise.prune.operations import operations, parameters, size_in_bytes
+from headwise.prune.peak_memory import peak_memory
 from headwise.prune.speed import _drift, compare_speed
 from headwise.prune.timing import Times, row_of
 
@@ -236,7 +243,7 @@ def test_the_time_budget_is_kept_and_the_rounds_say_so():
     # So little time that nothing fits: the fewest rounds of the largest setting are still done.
     found, _, clock = timed(jitter(1.0), jitter(1.0), batches=(1, 2), lengths=(3,), rounds=1000, seconds=1)
     assert [(row["batch"], row["rounds"]) for row in found["rows"]] == [(2, 6)]
-    assert found["notes"] == ["batch 1 × length 3 was not timed: the 1 seconds were over"]
+    assert found["notes"] == ["batch 1 × length 3 was not timed: the 0.8 seconds for the grid were over"]
     assert not found["rows"][0]["warm"]
 
 
@@ -310,6 +317,112 @@ def test_fewer_heads_mean_fewer_operations_parameters_and_bytes():
     gone = 2 * 2 * (4 * 4 * 16 + 3 * 4)
     assert found["parameters"]["dense"] - found["parameters"]["cut"] == gone
     assert found["bytes"]["dense"] - found["bytes"]["cut"] == 4 * gone
+
+
+# --- the blocks alone, generation, memory
+
+
+LLAMA = {
+    "vocab_size": 40, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2,
+    "intermediate_size": 24,
+}  # fmt: skip
+T5 = {"vocab_size": 40, "d_model": 32, "num_layers": 2, "num_heads": 4, "d_kv": 8, "d_ff": 24}
+
+
+@pytest.mark.parametrize(
+    ("block", "output", "path"),
+    [
+        ("encoder.layer.0.attention.self", "encoder.layer.0.attention.output.dense", "encoder.layer.0.attention"),
+        ("model.layers.1.self_attn", "model.layers.1.self_attn.o_proj", "model.layers.1.self_attn"),
+        ("h.1.attn", "h.1.attn.c_proj:weight", "h.1.attn"),
+    ],
+)
+def test_a_block_holds_all_projections(block, output, path):
+    assert block_of(Site("0", block, output, 2, 2, 4)) == path
+
+
+def test_the_attention_blocks_alone_have_the_operations_on_paper():
+    dense = make(BertModel, BertConfig, **SMALL)
+    smaller = cut(copy.deepcopy(dense), {"0": [0, 1], "1": [0, 1]})
+    found = compare_speed(dense, smaller, batches=(3,), lengths=(20,), rounds=1)["attention"]
+    assert found["blocks"] == ["encoder.layer.0.attention", "encoder.layer.1.attention"]
+
+    def on_paper(heads):
+        return 2 * (2 * 3 * 20 * 16 * 4 * heads * 4 + 2 * 3 * heads * 20 * 20 * 4 * 2)
+
+    assert found["operations"] == {"dense": on_paper(4), "cut": on_paper(2)}
+    assert found["operation_ratio"] == 2
+
+
+def test_a_block_that_is_called_twice_is_not_timed_alone():
+    config = {**SMALL, "embedding_size": 8}
+    model = make(AlbertModel, AlbertConfig, **config)
+    assert compare_speed(model, copy.deepcopy(model), batches=(1,), lengths=(4,), rounds=1)["attention"] is None
+
+
+@pytest.mark.parametrize(
+    ("kind", "config", "plan", "states"),
+    [
+        # Layers × (keys, values) × key/value heads × head_dim, a token, in float32.
+        (LlamaForCausalLM, LlamaConfig(**LLAMA), {"0": [0, 1]}, (2 * 2 * 2 * 8, (1 + 2) * 2 * 8)),
+        # Cross-attention keeps the prompt, the decoder's own attention one token.
+        (T5ForConditionalGeneration, T5Config(**T5), {"decoder.cross.0": [0, 1]}, None),
+    ],
+)
+def test_generation_is_timed_by_first_and_further_tokens(kind, config, plan, states):
+    torch.manual_seed(0)
+    dense = kind(config).eval()
+    kept = dense.generation_config.to_dict()
+    smaller = cut(copy.deepcopy(dense), plan)
+    found = compare_speed(dense, smaller, batches=(1, 2), lengths=(6,), rounds=2, new_tokens=3)["generation"]
+    assert [(row["batch"], row["length"], row["new_tokens"]) for row in found] == [(1, 6, 3), (2, 6, 3)]
+    for row in found:
+        for part in ("prefill", "decode"):
+            assert row[part]["rounds"] == 2
+            assert row[part]["dense_ms"]["median"] > 0
+        batch, speed = row["batch"], row["tokens_per_second"]["dense"]
+        assert speed == pytest.approx(1000 * batch / row["decode"]["dense_ms"]["median"], rel=0.5)
+        if states:
+            assert row["cache_bytes"] == {"dense": 4 * 6 * batch * states[0], "cut": 4 * 6 * batch * states[1]}
+        else:
+            heads = {"dense": (4 + 4, 4 + 4), "cut": (4 + 4, 2 + 4)}
+            tokens = {name: own * 1 + cross * 6 for name, (own, cross) in heads.items()}
+            assert row["cache_bytes"] == {name: 4 * batch * 2 * 8 * count for name, count in tokens.items()}
+    assert dense.generation_config.to_dict() == kept
+
+
+def test_what_does_not_write_has_no_generation():
+    model = make(BertModel, BertConfig, **SMALL)
+    assert compare_speed(model, copy.deepcopy(model), batches=(1,), lengths=(4,), rounds=1)["generation"] == []
+    assert not generates(model)
+
+
+def test_peak_memory_counts_what_is_alive_at_once():
+    class Steps(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.weight = nn.Parameter(torch.ones(8, 8))
+
+        def forward(self, x):
+            for _ in range(5):
+                x = x @ self.weight  # the one before is dropped as soon as the next one is there
+            return x
+
+    model, x = Steps(), torch.ones(16, 8)
+    assert peak_memory(model, {"x": x}) == 2 * 16 * 8 * 4
+    assert peak_memory(model, {"x": x}) == peak_memory(model, {"x": x})
+    wide = make(BertModel, BertConfig, **SMALL)
+    inputs = synthetic_inputs(wide, 2, 16)
+    assert peak_memory(cut(copy.deepcopy(wide), {"0": [0, 1], "1": [2]}), inputs) <= peak_memory(wide, inputs)
+
+
+@pytest.mark.slow
+def test_both_models_can_be_compiled():
+    dense = make(BertModel, BertConfig, **SMALL)
+    smaller = cut(copy.deepcopy(dense), {"0": [0, 1]})
+    found = compare_speed(dense, smaller, batches=(1,), lengths=(4,), rounds=1, compiled="default")
+    assert found["compiled"] == "default"
+    assert found["rows"][0]["operation_ratio"] > 1
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
