@@ -54,7 +54,7 @@ def forecast(recipe: Recipe, *, trust_remote_code: bool = False) -> dict[str, An
     return {
         "model": name, "type": type(model).__name__, "sites": len(sites), "heads": total,
         # How many heads a share of something else comes to, the scores decide.
-        "heads_removed": None if recipe.remove.metered else reachable(
+        "heads_removed": None if recipe.remove.metered or recipe.reach is not None else reachable(
             sites, recipe.remove, recipe.scope, recipe.keep, recipe.unit),
         "cannot_be_cut": {name: site.refusal for name, site in sites.items() if site.refusal},
         "score": recipe.score.kind, "compensate": recipe.compensate.kind,

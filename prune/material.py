@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from headwise.analysis.errors import BadInput
@@ -36,6 +36,11 @@ class Material:
         """Calibration without, and the fifth of it that a search judges its candidates on."""
         second, first = self.calibration.split(_SELECTION_SHARE, seed)
         return first, second
+
+    def parts(self, seed: int) -> tuple[Material, Corpus]:
+        """The same with a smaller calibration, and the texts that candidates of a search are judged on."""
+        calibration, selection = self.selection(seed)
+        return replace(self, calibration=calibration), selection
 
 
 def gather(data: Data, seed: int) -> Material:

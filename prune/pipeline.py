@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import contextlib
 import copy
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
-import torch
 from torch import nn
 
 from headwise.analysis.analyze import analyze
@@ -20,18 +18,18 @@ from headwise.analysis.errors import BadInput
 from headwise.analysis.evidence import Evidence
 from headwise.analysis.sites import Site, find_sites
 from headwise.prune.checkpoint import load, save
+from headwise.prune.compensation.undo import given_back
+from headwise.prune.deciding import Judge, decide
 from headwise.prune.environment import environment, now
 from headwise.prune.folder import space_told
 from headwise.prune.importance.calibration import Calibration
 from headwise.prune.inspection import run_folder
 from headwise.prune.material import Material, gather
-from headwise.prune.metering import meter_of
 from headwise.prune.native import save_native
 from headwise.prune.opening import Opened, open_checkpoint, weights_hash
 from headwise.prune.plan import Plan
 from headwise.prune.proof import prove, require
 from headwise.prune.recipe import Recipe, check_against
-from headwise.prune.selection import select
 from headwise.prune.speed import compare_speed
 from headwise.prune.stages import Stages
 from headwise.prune.surgery import cut
@@ -110,6 +108,7 @@ def _carry_out(
     from headwise.prune.report import write
 
     dense, tokenizer = opened.model, opened.tokenizer
+    material, selection = material.parts(recipe.seed) if recipe.reach is not None else (material, None)
     how: dict[str, Any] = {"batch_size": recipe.data.batch_size, "max_length": recipe.data.max_length}
     evidence = stages.saved(
         "evidence", lambda: analyze(dense, tokenizer, material.calibration, seed=recipe.seed, **how), Evidence
@@ -118,10 +117,11 @@ def _carry_out(
     fitted = task.fit(dense, tokenizer, material.calibration, seed=recipe.seed, **how)
     texts = batches(material.calibration, tokenizer, model=dense, **how)
     calibration = Calibration(dense, sites, texts, task=fitted, evidence=evidence, seed=recipe.seed)
+    judge = None if selection is None else Judge(fitted, selection)
 
-    plan = stages.saved("plan.json", lambda: _plan(recipe, calibration, evidence, made), Plan)
+    plan = stages.saved("plan.json", lambda: decide(recipe, calibration, evidence, made, judge), Plan)
     before = fitted.judge(dense, material.evaluation)
-    with _given_back(dense, sites):
+    with given_back(dense, sites):
         # Repair changes what is left before the cut, so that gate and cut stay comparable.
         repair = recipe.compensate.repair(calibration, plan.remove)
         smaller = cut(copy.deepcopy(dense), plan)
@@ -197,24 +197,6 @@ def _unchanged(made: Mapping[str, Any], opened: Opened, material: Material) -> N
         )
 
 
-def _plan(recipe: Recipe, calibration: Calibration, evidence: Evidence, made: Mapping[str, Any]) -> Plan:
-    """Scores, then the selection that the budget allows, as a file to read and to edit."""
-    scores = recipe.score.score(calibration)
-    chosen = select(
-        calibration.sites, scores.costs, recipe.remove, scope=recipe.scope, keep=recipe.keep, unit=recipe.unit,
-        evidence=evidence, score=scores.kind, notes=scores.notes,
-        meter=meter_of(calibration.model, calibration.sites, recipe.remove, recipe.unit),
-    )  # fmt: skip
-    values = {site: [None if v != v else float(v) for v in found] for site, found in scores.items()}
-    budget = {**recipe.remove.model_dump(exclude_none=True), "scope": recipe.scope, "unit": recipe.unit}
-    return Plan(
-        model=str(made["model"]["id"]), remove=chosen.remove, budget=budget, reasons=chosen.reasons, score=values,
-        expected={"cost": chosen.cost, "heads": sum(len(heads) for heads in chosen.remove.values())},
-        made_with={"score": recipe.score.model_dump(mode="json"), "seed": recipe.seed, "versions": made["versions"],
-                   "calibration": made["texts"]["calibration"]},
-    )  # fmt: skip
-
-
 def _proof(
     dense: nn.Module, smaller: nn.Module, plan: Plan, material: Material, tokenizer: Any, how: Mapping[str, Any]
 ) -> dict[str, Any]:
@@ -276,17 +258,3 @@ def _serving(model: nn.Module) -> dict[str, Any]:
     except BadInput as error:
         reason = str(error)
     return {"form": "headwise", "native": not reason, "native_reason": reason}
-
-
-@contextlib.contextmanager
-def _given_back(model: nn.Module, sites: Mapping[str, Site]) -> Iterator[None]:
-    """Give a model its output projections back, bit for bit, when the block ends: repair writes into them."""
-    kept = []
-    for path in {site.output.partition(":")[0] for site in sites.values()}:
-        kept += [(p, p.detach().clone()) for p in model.get_submodule(path).parameters(recurse=False)]
-    try:
-        yield
-    finally:
-        with torch.no_grad():
-            for parameter, before in kept:
-                parameter.copy_(before)

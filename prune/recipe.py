@@ -19,7 +19,7 @@ from headwise.prune.importance import SCORES
 from headwise.prune.recipe_errors import Mistake, Path, Places, RecipeError, did_you_mean, printable
 from headwise.prune.recipe_explain import explain
 from headwise.prune.recipe_overrides import override
-from headwise.prune.recipe_parts import RECOVERIES, Checkpoint, Data, Limits, OneOf, Speed, Texts
+from headwise.prune.recipe_parts import RECOVERIES, Checkpoint, Data, Limits, OneOf, Reach, Speed, Texts
 from headwise.prune.recipe_text import read
 from headwise.prune.selection import Budget, Keep, Scope, Unit, metered_reach, reachable
 from headwise.prune.shipped import recipe_text
@@ -47,6 +47,9 @@ class Recipe(BaseModel):
         description="what the checkpoint is judged on; if left out, chosen from checkpoint and texts",
     )
     score: Annotated[Any, OneOf(SCORES)] = Field(description="how heads are scored, high = keep")
+    reach: Reach | None = Field(
+        None, description="a result to reach instead; `remove` is then the most that may go (all, if left out)"
+    )
     remove: Budget = Field(Budget(heads=None, fraction=0.3), description="how much goes, of the dense model")
     scope: Scope = Field(
         "model",
@@ -102,6 +105,9 @@ class Recipe(BaseModel):
         """
         source = read(text, where)
         override(source, overrides)
+        if source.data.get("reach") is not None:
+            # A result to reach, and no budget: all heads go that may.
+            source.data.setdefault("remove", {"fraction": 1.0})
         mistakes = list(source.mistakes)
         # Through JSON: there, strict means "no text as number", and a list is still good for a tuple.
         try:
@@ -238,7 +244,7 @@ def _misfits(recipe: Recipe, sites: Mapping[str, Site]) -> Iterator[Mistake]:
 
 
 def _out_of_reach(recipe: Recipe, sites: Mapping[str, Site], model: Any) -> Iterator[Mistake]:
-    if recipe.remove.metered and model is None:
+    if recipe.reach is not None or (recipe.remove.metered and model is None):
         return
     try:
         if recipe.remove.metered:

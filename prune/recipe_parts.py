@@ -148,6 +148,14 @@ class Limits(Part):
     )
 
 
+class Reach(Part):
+    """What the result must be, instead of how much goes."""
+
+    drop: Annotated[float, Field(ge=0)] = Field(
+        description="remove as much as surely stays below this drop, judged on a fifth of the calibration texts"
+    )
+
+
 class NoRecovery(Part):
     """Nothing is trained after the cut."""
 

@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from headwise.prune.cli import analyze, demo, families, heads, prune, recipes, report, rescue
+from headwise.prune.cli import analyze, cut, demo, families, heads, plan, prune, recipes, report, rescue, sweep
 from headwise.prune.cli.faults import explain
 from headwise.prune.cli.terminal import complain
 
@@ -25,6 +25,9 @@ app = typer.Typer(
 )
 app.command("analyze")(analyze.analyze)
 app.command("prune")(prune.prune)
+app.command("plan")(plan.plan)
+app.command("cut")(cut.cut)
+app.command("sweep")(sweep.sweep)
 app.command("report")(report.report)
 app.command("heads")(heads.heads)
 app.command("families")(families.families)

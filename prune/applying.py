@@ -1,0 +1,82 @@
+"""Applying: a plan on a checkpoint – repair if asked for, cut, proof, save."""
+
+from __future__ import annotations
+
+import copy
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from headwise.analysis.batching import batches
+from headwise.analysis.embedded_text import embedded_corpus
+from headwise.analysis.sites import find_sites
+from headwise.prune.checkpoint import save
+from headwise.prune.importance.calibration import Calibration
+from headwise.prune.material import gather
+from headwise.prune.opening import open_checkpoint
+from headwise.prune.operations import parameters
+from headwise.prune.plan import Plan
+from headwise.prune.proof import prove, require
+from headwise.prune.recipe import Recipe
+from headwise.prune.surgery import cut
+from headwise.prune.tasks import choose_task
+
+_PROOF_TEXTS, _PROOF_BATCHES = 16, 2
+
+
+def apply_plan(
+    model: str,
+    plan: Plan,
+    target: Path,
+    *,
+    recipe: Recipe | None = None,
+    revision: str | None = None,
+    dtype: str = "auto",
+    device: str | None = None,
+    trust_remote_code: bool = False,
+    overwrite: bool = False,
+) -> dict[str, Any]:
+    """What was removed and how exactly; the checkpoint is in `target`.
+
+    Args:
+        model: hub id, folder, or `embedded`.
+        plan: the heads that go.
+        target: folder of the new checkpoint.
+        recipe: says how what is left is repaired, and on which texts; nothing is repaired without it.
+        revision: of a hub checkpoint.
+        dtype: what weights load as.
+        device: where the model runs.
+        trust_remote_code: run code that the checkpoint brings.
+        overwrite: replace an existing folder.
+
+    Raises:
+        BadInput: model, plan, texts or folder do not fit.
+        ProofFailed: gate and cut disagree; nothing is saved then.
+    """
+    opened = open_checkpoint(model, revision=revision, dtype=dtype, device=device, trust_remote_code=trust_remote_code)
+    dense = opened.model
+    sites = find_sites(dense)
+    plan.check(sites)
+    repair: dict[str, Any] = {"kind": "none", "sites": {}}
+    texts = embedded_corpus()
+    if recipe is not None:
+        material = gather(recipe.data, recipe.seed)
+        texts = material.calibration
+        how: dict[str, Any] = {"batch_size": recipe.data.batch_size, "max_length": recipe.data.max_length}
+        task = recipe.task or choose_task(dense, opened.tokenizer, texts)
+        fitted = task.fit(dense, opened.tokenizer, texts, seed=recipe.seed, **how)
+        found = batches(texts, opened.tokenizer, model=dense, **how)
+        repair = recipe.compensate.repair(Calibration(dense, sites, found, task=fitted, seed=recipe.seed), plan.remove)
+    smaller = cut(copy.deepcopy(dense), plan)
+    some = batches(texts.sample(_PROOF_TEXTS, 0), opened.tokenizer, model=dense, batch_size=8, max_length=128)
+    proof = prove(dense, smaller, plan.remove, [batch.inputs for batch in islice(some, _PROOF_BATCHES)])
+    require(proof)
+    facts = {"plan": plan.model_dump(mode="json", by_alias=True), "base": opened.name, "compensation": repair}
+    save(smaller, target, processor=opened.tokenizer, facts=facts, overwrite=overwrite)
+    return {
+        "checkpoint": str(target),
+        "heads_removed": plan.count,
+        "parameters": {"dense": parameters(dense), "cut": parameters(smaller)},
+        "proof": proof,
+        "compensation": repair,
+    }

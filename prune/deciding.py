@@ -1,0 +1,158 @@
+"""Deciding: from a recipe and what was measured to the plan, complete before a weight changes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from headwise.analysis.errors import BadInput
+from headwise.analysis.evidence import Evidence
+from headwise.analysis.gates import gated
+from headwise.analysis.progress import track
+from headwise.analysis.sites import Site
+from headwise.analysis.texts import Corpus
+from headwise.prune.compensation.undo import given_back
+from headwise.prune.importance import Scores
+from headwise.prune.importance.calibration import Calibration
+from headwise.prune.metering import meter_of
+from headwise.prune.plan import Plan
+from headwise.prune.recipe import Recipe
+from headwise.prune.selection import Budget, Selection, reachable, select
+from headwise.prune.tasks import Outcome, compare
+
+
+@dataclass(frozen=True)
+class Judge:
+    """What candidates of a search are judged by: texts that neither calibrate nor evaluate.
+
+    Attributes:
+        fitted: the task, made ready on the dense model.
+        corpus: the selection part.
+    """
+
+    fitted: Any
+    corpus: Corpus
+
+
+def decide(
+    recipe: Recipe, calibration: Calibration, evidence: Evidence, made: Mapping[str, Any], judge: Judge | None = None
+) -> Plan:
+    """The plan of a recipe: what its budget removes, or the most that stays under its drop.
+
+    Args:
+        recipe: the recipe, checked against the model.
+        calibration: model and texts that decide.
+        evidence: what is known about the heads.
+        made: the run's environment.
+        judge: needed if the recipe says `reach`.
+
+    Raises:
+        BadInput: the budget cannot be met, or nothing stays under the drop.
+    """
+    scores = recipe.score.score(calibration)
+    if recipe.reach is None:
+        return plan_of(recipe, choose(recipe, calibration, scores, evidence, recipe.remove), scores, made)
+    if judge is None:
+        raise BadInput("reach: there are no texts to judge candidates on; give more calibration texts")
+    chosen, path = _most_below(recipe, calibration, scores, evidence, judge)
+    return plan_of(recipe, chosen, scores, made, {"reach": path})
+
+
+def choose(recipe: Recipe, calibration: Calibration, scores: Scores, evidence: Evidence, budget: Budget) -> Selection:
+    """What a budget removes by the recipe's scope, unit and keep-rules.
+
+    Raises:
+        BadInput: the budget cannot be met.
+    """
+    return select(
+        calibration.sites, scores.costs, budget, scope=recipe.scope, keep=recipe.keep, unit=recipe.unit,
+        evidence=evidence, score=scores.kind, notes=scores.notes,
+        meter=meter_of(calibration.model, calibration.sites, budget, recipe.unit),
+    )  # fmt: skip
+
+
+def plan_of(
+    recipe: Recipe,
+    chosen: Selection,
+    scores: Scores,
+    made: Mapping[str, Any],
+    more: Mapping[str, Any] | None = None,
+    budget: Budget | None = None,
+) -> Plan:
+    """A selection as the file that one reads and edits."""
+    values = {site: [None if v != v else float(v) for v in found] for site, found in scores.items()}
+    asked = (budget or recipe.remove).model_dump(exclude_none=True)
+    return Plan(
+        model=str(made["model"]["id"]), remove=chosen.remove, reasons=chosen.reasons, score=values,
+        budget={**asked, "scope": recipe.scope, "unit": recipe.unit},
+        expected={"cost": chosen.cost, "heads": sum(len(heads) for heads in chosen.remove.values()), **(more or {})},
+        made_with={"score": recipe.score.model_dump(mode="json"), "seed": recipe.seed, "versions": made["versions"],
+                   "calibration": made["texts"]["calibration"]},
+    )  # fmt: skip
+
+
+def judged(
+    recipe: Recipe, calibration: Calibration, remove: Mapping[str, Sequence[int]], judge: Judge
+) -> tuple[Outcome, dict[str, Any]]:
+    """How the gated and repaired model does, and what the repair brought; the model is given back as it was."""
+    with given_back(calibration.model, calibration.sites):
+        repair = recipe.compensate.repair(calibration, remove)
+        with gated(calibration.model, remove):
+            return judge.fitted.judge(calibration.model, judge.corpus), repair
+
+
+def ladder(recipe: Recipe, sites: Mapping[str, Site], evidence: Evidence | None = None) -> list[int]:
+    """Numbers of heads that a search tries, small to large: about twenty steps up to the most that may go."""
+    total = sum(site.heads for site in sites.values())
+    counts = sorted({round(total * step / 20) for step in range(1, 20)} | {1})
+    limit = total if recipe.remove.metered else recipe.remove.count(sites)
+    found: list[int] = []
+    for count in counts:
+        if count > limit:
+            break
+        try:
+            met = reachable(sites, Budget(heads=count), recipe.scope, recipe.keep, recipe.unit, evidence)
+        except BadInput:
+            # Less than one piece, or more than may go: neither is a step of the ladder.
+            continue
+        if met not in found and met > 0:
+            found.append(met)
+    return found
+
+
+def _most_below(
+    recipe: Recipe, calibration: Calibration, scores: Scores, evidence: Evidence, judge: Judge
+) -> tuple[Selection, list[dict[str, Any]]]:
+    """The largest removal before the first whose drop the data cannot keep below the limit.
+
+    A fixed sequence from small to large that ends at the first failure: the error rate is that of one test,
+    whatever the number of steps, and nothing is assumed about how the drop grows (Maurer et al., 1995).
+    """
+    limit = recipe.reach.drop if recipe.reach is not None else 0.0
+    dense = judge.fitted.judge(calibration.model, judge.corpus)
+    best: Selection | None = None
+    path: list[dict[str, Any]] = []
+    steps = ladder(recipe, calibration.sites, evidence)
+    for count in track(steps, total=len(steps), label="Removing more and more"):
+        chosen = choose(recipe, calibration, scores, evidence, Budget(heads=count))
+        outcome, _ = judged(recipe, calibration, chosen.remove, judge)
+        found = compare(dense, outcome, seed=recipe.seed)
+        passed = found["upper"] is not None and found["upper"] <= limit
+        path.append({"heads": count, "drop": found["drop"], "upper": found["upper"], "passed": passed})
+        if not passed:
+            break
+        best = chosen
+    if best is None:
+        first = next(_told(path), "no step is possible under the keep-rules")
+        raise BadInput(
+            f"reach: no removal is sure to stay below a drop of {limit:g} on the {len(judge.corpus)} texts that judge "
+            f"candidates: {first}; allow a larger drop, or give more calibration texts (a fifth of them judges)"
+        )
+    return best, path
+
+
+def _told(path: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+    for step in path:
+        upper = "unknown" if step["upper"] is None else f"{step['upper']:.3g}"
+        yield f"with {step['heads']} heads the drop may be {upper}"

@@ -1,0 +1,72 @@
+"""Preparing: model, texts, task and evidence of a recipe, ready to decide with."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from headwise.analysis.analyze import analyze
+from headwise.analysis.batching import batches
+from headwise.analysis.errors import BadInput
+from headwise.analysis.evidence import Evidence
+from headwise.analysis.sites import find_sites
+from headwise.prune.deciding import Judge
+from headwise.prune.environment import environment
+from headwise.prune.importance.calibration import Calibration
+from headwise.prune.material import Material, gather
+from headwise.prune.opening import Opened, open_checkpoint
+from headwise.prune.recipe import Recipe, check_against
+from headwise.prune.tasks import choose_task
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """A recipe's checkpoint and texts, checked against each other.
+
+    Attributes:
+        opened: the checkpoint.
+        material: calibration and evaluation.
+        calibration: model, sites, texts and task that decide.
+        judge: what candidates of a search are judged by; None if the recipe searches nothing.
+        made: environment of the run.
+        how: batch size and length.
+    """
+
+    opened: Opened
+    material: Material
+    calibration: Calibration
+    judge: Judge | None
+    made: dict[str, Any]
+    how: dict[str, Any]
+
+    @property
+    def evidence(self) -> Evidence:
+        """What was measured about the heads."""
+        return self.calibration.evidence  # type: ignore[no-any-return]
+
+
+def prepare(recipe: Recipe, *, device: str | None = None, trust_remote_code: bool = False) -> Prepared:
+    """Open, check, gather and measure: all that comes before a decision.
+
+    Raises:
+        BadInput: if model, texts and recipe do not fit.
+    """
+    if recipe.model.id is None:
+        raise BadInput("no model: give model.id in the recipe, or a model")
+    opened = open_checkpoint(
+        recipe.model.id, revision=recipe.model.revision, dtype=recipe.model.dtype, device=device,
+        trust_remote_code=trust_remote_code,
+    )  # fmt: skip
+    sites = find_sites(opened.model)
+    check_against(recipe, sites, opened.model)
+    material = gather(recipe.data, recipe.seed)
+    made = environment(seed=recipe.seed, model=opened.facts, texts=material.facts())
+    material, selection = material.parts(recipe.seed) if recipe.reach is not None else (material, None)
+    how: dict[str, Any] = {"batch_size": recipe.data.batch_size, "max_length": recipe.data.max_length}
+    evidence = analyze(opened.model, opened.tokenizer, material.calibration, seed=recipe.seed, **how)
+    task = recipe.task or choose_task(opened.model, opened.tokenizer, material.calibration)
+    fitted = task.fit(opened.model, opened.tokenizer, material.calibration, seed=recipe.seed, **how)
+    texts = batches(material.calibration, opened.tokenizer, model=opened.model, **how)
+    calibration = Calibration(opened.model, sites, texts, task=fitted, evidence=evidence, seed=recipe.seed)
+    judge = None if selection is None else Judge(fitted, selection)
+    return Prepared(opened, material, calibration, judge, made, how)
