@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import contextlib
 import difflib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import operator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -85,8 +86,10 @@ def contexts(model: nn.Module, sites: Mapping[str, Site] | None = None) -> Itera
     seen: dict[str, list[Tensor]] = {name: [] for name in sites}
     unseen = [name for name, site in sites.items() if never_called(model, site)]
     if unseen:
-        raise BadInput(f"sites {', '.join(unseen)}: the output projection is read without being called, so the contexts "
-                       "cannot be seen; leave these sites out.")  # fmt: skip
+        raise BadInput(
+            f"sites {', '.join(unseen)}: the output projection is read without being called, so the contexts cannot "
+            "be seen; leave these sites out."
+        )
 
     def visit(site: Site, context: Tensor) -> None:
         seen[site.name].append(context)
@@ -155,8 +158,8 @@ class _Watches:
             # A sibling projection (BERT) runs after its module: a pass cut short between the two is no fault.
             if self.total[output] == 0:
                 raise HeadwiseError(
-                    f"{module} ran, but its output projection {output} was never called: it reads the weight directly, so "
-                    "hooks cannot reach its heads. Add its class to headwise.analysis.families.NEVER_CALLED."
+                    f"{module} ran, but its output projection {output} was never called: it reads the weight "
+                    "directly, so hooks cannot reach its heads. Add its class to families.NEVER_CALLED."
                 )
 
 
@@ -177,8 +180,11 @@ def check_heads(sites: Mapping[str, Site], heads: Heads) -> dict[str, list[int]]
             mistakes.append(unknown_site(name, sites))
             continue
         count = sites[name].heads
-        indices = [int(h) if isinstance(h, int) and not isinstance(h, bool) else h for h in listed]
-        wrong = [h for h in indices if not isinstance(h, int) or isinstance(h, bool) or not 0 <= h < count]
+        if isinstance(listed, str) or not isinstance(listed, Iterable):
+            mistakes.append(f"site {name}: got {listed!r}, expected a list of head indices")
+            continue
+        indices = [_index(head) for head in listed]
+        wrong = [head for head in indices if not isinstance(head, int) or not 0 <= head < count]
         if wrong:
             mistakes.append(
                 f"site {name}: no head {wrong[0]!r}; its heads are 0 to {count - 1}, counted as in the dense model"
@@ -190,6 +196,16 @@ def check_heads(sites: Mapping[str, Site], heads: Heads) -> dict[str, list[int]]
     if mistakes:
         raise BadInput("; ".join(mistakes))
     return checked
+
+
+def _index(head: Any) -> Any:
+    """A head as a plain integer, also one of numpy's or torch's; anything else as it is, to be told."""
+    if isinstance(head, bool):
+        return repr(head)
+    try:
+        return operator.index(head)
+    except TypeError:
+        return head
 
 
 def unknown_site(name: object, sites: Mapping[str, Site]) -> str:

@@ -6,10 +6,14 @@ import contextlib
 import errno
 import os
 import shutil
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
 from headwise.analysis.errors import BadInput
+
+# What tells a folder that headwise, or transformers, wrote: only such a one is ever replaced.
+_OURS = ("environment.json", "plan.json", "evidence", "config.json", "comparison.html")
 
 
 @contextlib.contextmanager
@@ -27,17 +31,36 @@ def new_folder(target: Path, *, overwrite: bool = False) -> Iterator[Path]:
     ...     sorted(p.name for p in Path(place).rglob("*"))
     ['a.txt', 'out']
     """
+    target = settled(target)
     check_free(target, overwrite=overwrite)
-    work = target.with_name(f"{target.name}.partial")
     with told(target):
-        shutil.rmtree(work, ignore_errors=True)
-        work.mkdir(parents=True)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        # A name of its own: two writers of one target must not clear each other's work away.
+        work = Path(tempfile.mkdtemp(prefix=f".{target.name}.", suffix=".partial", dir=target.parent))
+        work.chmod(0o777 & ~_umask())
     try:
         with told(target):
             yield work
             publish(work, target)
     finally:
         shutil.rmtree(work, ignore_errors=True)
+
+
+def settled(target: str | Path) -> Path:
+    """An output folder as an absolute path.
+
+    Raises:
+        BadInput: if it is the current folder or one that the current folder is in.
+
+    >>> settled("runs/../out") == Path.cwd() / "out"
+    True
+    """
+    # Not `resolve`: a link to a folder stays the name that the user chose.
+    path = Path(os.path.abspath(target))  # noqa: PTH100
+    here = Path.cwd()
+    if path == here or path in here.parents:
+        raise BadInput(f"{target} is the folder you are in, or above it; choose an output folder of its own")
+    return path
 
 
 def check_free(target: Path, *, overwrite: bool) -> None:
@@ -52,6 +75,10 @@ def check_free(target: Path, *, overwrite: bool) -> None:
         )
     if target.exists() and not target.is_dir():
         raise BadInput(f"{target} is a file; choose an output folder")
+    if target.exists() and any(target.iterdir()) and not any((target / name).exists() for name in _OURS):
+        raise BadInput(
+            f"{target} holds neither a run nor a checkpoint, so it is not overwritten; choose another output folder"
+        )
 
 
 def publish(work: Path, target: Path) -> None:
@@ -92,6 +119,12 @@ def space_told(target: Path) -> Iterator[None]:
         if number in (errno.ENOSPC, errno.EDQUOT) or os.strerror(errno.ENOSPC) in str(error)[:2000]:
             raise _full(target) from error
         raise
+
+
+def _umask() -> int:
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask
 
 
 def _full(target: Path) -> BadInput:

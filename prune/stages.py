@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import json
+import logging
 import os
 import shutil
 from collections.abc import Callable, Mapping
@@ -12,7 +13,9 @@ from types import TracebackType
 from typing import IO, Any, Protocol
 
 from headwise.analysis.errors import BadInput
-from headwise.prune.folder import check_free, publish, told
+from headwise.prune.folder import check_free, publish, settled, told
+
+log = logging.getLogger("headwise")
 
 # Files that say what a run is; without anything beyond them there is nothing to resume.
 _BEGINNING = {".lock", "recipe.yaml", "environment.json"}
@@ -39,8 +42,8 @@ class Stages:
     """
 
     def __init__(self, target: Path, *, overwrite: bool = False, resume: bool = False) -> None:
-        self.target, self.overwrite, self.resume = target, overwrite, resume
-        self.work = target.with_name(f"{target.name}.partial")
+        self.target, self.overwrite, self.resume = settled(target), overwrite, resume
+        self.work = self.target.with_name(f"{self.target.name}.partial")
         self._lock: IO[str] | None = None
 
     def __enter__(self) -> Stages:
@@ -70,7 +73,9 @@ class Stages:
                 # The lock goes last: until the folder has its name, nobody else may begin here.
                 publish(self.work, self.target)
                 (self.target / ".lock").unlink(missing_ok=True)
-        elif not self._begun() or (isinstance(error, BadInput) and not self.resume):
+        elif self._begun():
+            log.warning("the finished stages are kept in %s; --resume goes on from there", self.work)
+        else:
             shutil.rmtree(self.work, ignore_errors=True)
         self._unlock()
 

@@ -36,6 +36,10 @@ def cut(model: nn.Module, plan: Plan | Heads) -> nn.Module:
     dtype, device, grad and training flags stay. Everything is checked, and every edit computed, before
     the first weight changes. Heads that are gone already are left alone, with a notice.
 
+    Parameters stay the same objects in another shape. So cut between training steps, not between a loss and its
+    `backward()` (`del loss` first), and build the optimizer afterwards: the state that one keeps per parameter
+    would not fit, and its next step says so.
+
     Args:
         model: a model that `find_sites` understands; changed in place.
         plan: a `Plan`, or site name to ORIGINAL head indices.
@@ -53,7 +57,7 @@ def cut(model: nn.Module, plan: Plan | Heads) -> nn.Module:
     torch.Size([16, 32])
     """
     sites = find_sites(model)
-    heads: Heads = plan if isinstance(plan, Mapping) else plan.remove
+    heads: Heads = getattr(plan, "remove", plan)
     wanted = check_heads(sites, heads)
     gone = {name: [h for h in listed if h not in sites[name].kept] for name, listed in wanted.items()}
     again = {name: listed for name, listed in gone.items() if listed}
@@ -117,8 +121,8 @@ def _refuse(sites: Mapping[str, Site], remove: Heads) -> None:
         if any(sorted(remove.get(twin.name, [])) != sorted(remove[name]) for twin in twins):
             names = ", ".join(twin.name for twin in twins)
             raise CannotCut(
-                f"sites {names} are one module called {site.calls} times, so a cut takes the same heads from all of them; "
-                f"the plan takes {remove[name]} from site {name} only. Name the same heads at each of these sites."
+                f"sites {names} are one module called {site.calls} times, so a cut takes the same heads from all of "
+                f"them; the plan takes {remove[name]} from site {name} only: name the same heads at each of them."
             )
 
 

@@ -19,7 +19,7 @@ def explain(error: Exception, debug: str = "HEADWISE_DEBUG") -> tuple[str, int]:
     """
     full = _disk_full(error)
     if full:
-        return f"{full}; free some space or give another --output-dir; nothing half-written is left", 2
+        return f"{full}; free some space or give another --output-dir; no folder of that name was left half-written", 2
     if isinstance(error, HeadwiseError):
         return str(error), error.exit_code
     said = getattr(error, "format_message", None)

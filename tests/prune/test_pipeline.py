@@ -203,6 +203,10 @@ def test_an_existing_folder_is_left_as_it_is_unless_asked(brief, place, tmp_path
     with pytest.raises(BadInput, match="exists and is left as it is"):
         run(recipe(place), output_dir=target)
     assert [path.name for path in tmp_path.rglob("*")] == ["run", "mine.txt"]
+    with pytest.raises(BadInput, match="neither a run nor a checkpoint"):
+        run(recipe(place), output_dir=target, overwrite=True)
+    assert [path.name for path in tmp_path.rglob("*")] == ["run", "mine.txt"]
+    (target / "plan.json").write_text("{}")
     run(recipe(place), output_dir=target, overwrite=True)
     assert {path.name for path in target.iterdir()} == FILES
     assert [path.name for path in tmp_path.iterdir()] == ["run"]

@@ -76,12 +76,13 @@ def test_what_is_worth_resuming_stays(error, tmp_path):
     assert (tmp_path / "run.partial" / "plan.json").exists()
 
 
-def test_bad_input_leaves_nothing_of_a_new_run_and_all_of_a_resumed_one(tmp_path):
+def test_bad_input_leaves_nothing_unless_a_stage_was_finished(tmp_path):
+    with broken_off(tmp_path / "run", error=BadInput) as stages:
+        stages.text("recipe.yaml", lambda: "schema: 1")
+    assert not list(tmp_path.iterdir())
     with broken_off(tmp_path / "run", error=BadInput) as stages:
         stages.json("plan.json", dict)
-    assert not list(tmp_path.iterdir())
-    with broken_off(tmp_path / "run") as stages:
-        stages.json("plan.json", dict)
+    assert (tmp_path / "run.partial" / "plan.json").exists()
     with pytest.raises(BadInput), Stages(tmp_path / "run", resume=True):
         raise BadInput("no")
     assert (tmp_path / "run.partial" / "plan.json").exists()
@@ -99,13 +100,13 @@ def test_only_one_may_work_on_a_folder(tmp_path):
 def test_an_old_folder_stands_until_the_new_one_is_whole(tmp_path):
     target = tmp_path / "run"
     target.mkdir()
-    (target / "old.txt").write_text("old")
+    (target / "plan.json").write_text("old")
     with broken_off(target, overwrite=True, error=RuntimeError) as stages:
         stages.json("new.json", dict)
-    assert [path.name for path in target.iterdir()] == ["old.txt"]
+    assert [path.name for path in target.iterdir()] == ["plan.json"]
     with Stages(target, overwrite=True) as stages:
         stages.json("new.json", dict)
-        assert (target / "old.txt").exists()
+        assert (target / "plan.json").exists()
     assert [path.name for path in target.iterdir()] == ["new.json"]
     assert [path.name for path in tmp_path.iterdir()] == ["run"]
 
