@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from torch import nn
 
-from headwise.analysis.annotations import coreference_set, corpus_of
+from headwise.analysis.annotations import Annotated
 from headwise.analysis.batching import Batches, batches
 from headwise.analysis.capture import MEMORY, Door, Pass, capture
 from headwise.analysis.errors import BadInput
@@ -19,10 +19,8 @@ from headwise.analysis.kernels import kernel_of
 from headwise.analysis.portions import MOST, Portions
 from headwise.analysis.redundancy import THRESHOLD, cluster, stability
 from headwise.analysis.roles import ROLES
-from headwise.analysis.roles.assignment import EFFECT, LEVEL, assign, inferred
-from headwise.analysis.roles.broad import broad
-from headwise.analysis.roles.coreference import Antecedents
-from headwise.analysis.roles.mass import RelationMass
+from headwise.analysis.roles.assignment import EFFECT, LEVEL, assign
+from headwise.analysis.roles.search import Search
 from headwise.analysis.seen import Reducer
 from headwise.analysis.similarity import CHEAP, MEASURES, Focused, Pearson, PerText, Replaceability
 from headwise.analysis.sites import Site, find_sites, heads_of
@@ -41,6 +39,7 @@ def analyze(
     *,
     measures: Sequence[str] = CHEAP,
     roles: Sequence[str] = tuple(ROLES),
+    annotated: Sequence[Annotated] = (),
     per_text: bool = False,
     ordinary: bool = False,
     threshold: float = THRESHOLD,
@@ -53,7 +52,8 @@ def analyze(
 ) -> Evidence:
     """Evidence about every head: statistics, similarity of all pairs, clusters, roles.
 
-    The texts are gone through once; the role `coreference` adds a pass over the annotated texts that ship.
+    The texts are gone through once; annotated texts (the role `coreference` has a set that ships) and, for
+    causal models, random sequences add a pass each.
     The model is left as it was.
 
     Args:
@@ -63,6 +63,7 @@ def analyze(
         measures: names from `MEASURES`, or `replaceability`; clusters are made by the first of `MEASURES`, and
             tried on resampled texts if that is `pearson`.
         roles: names from `ROLES`.
+        annotated: texts with links that heads are tested on; those of coreference replace the set that ships.
         per_text: average the measures over texts instead of pooling rows.
         ordinary: measure without special tokens and the first token, rows scaled to sum to 1.
         threshold: mean similarity at which heads still count as interchangeable.
@@ -86,9 +87,9 @@ def analyze(
     data = batches(corpus, tokenizer, batch_size=batch_size or MOST, max_length=max_length, model=model)
 
     statistics = Statistics(sites)
-    masses = RelationMass(sites, {name: ROLES[name] for name in roles})
+    search = Search(model, tokenizer, sites, roles, data, annotated=annotated, memory=memory, seed=seed)
     alike = [measure_of(name, sites, model, per_text=per_text, ordinary=ordinary) for name in measures]
-    reducers = [statistics, masses, *alike]
+    reducers = [statistics, *search.reducers, *alike]
     went = capture(model, _portions(data, sites, memory), reducers, sites=sites, memory=memory, door=door)
 
     arrays = statistics.result()
@@ -103,15 +104,9 @@ def analyze(
         if isinstance(alike[0], Pearson):
             facts["clusters"] = stability(alike[0].gram.by_block, groups.label, threshold=threshold, seed=seed)
 
-    tests: dict[str, Mapping[str, np.ndarray]] = {
-        name: inferred(masses.measured(name), seed=seed) for name in masses.roles
-    }
-    if "broad" in roles:
-        sums = broad(statistics.by_cell("normalised_entropy"), statistics.by_cell("below_uniform"))
-        tests["broad"] = inferred(sums, seed=seed)
-    if "coreference" in roles:
-        tests["coreference"], facts["coreference"] = _coreference(model, tokenizer, sites, memory)
-    arrays |= assign({name: tests[name] for name in roles}, ROLES, effect=effect)
+    tests = search.tests(statistics)
+    facts |= search.facts
+    arrays |= assign(tests, ROLES, effect=effect)
 
     settings: dict[str, Any] = {"threshold": threshold, "effect": effect, "level": LEVEL, "seed": seed}
     settings |= {"per_text": per_text, "ordinary": ordinary, "measures": list(measures), "roles": list(roles)}
@@ -147,20 +142,6 @@ def measure_of(
 
 def _portions(data: Batches, sites: Mapping[str, Site], memory: int) -> Portions:
     return Portions(data, len(heads_of(sites)), memory)
-
-
-def _coreference(
-    model: nn.Module, tokenizer: Any, sites: Mapping[str, Site], memory: int
-) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
-    """The arrays of the role and how it was measured."""
-    held_out = {text.template for text in coreference_set("held-out") if text.template is not None}
-    corpus = corpus_of(coreference_set(), "headwise's coreference set")
-    reducer = Antecedents(sites, held_out)
-    annotated = batches(corpus, tokenizer, batch_size=MOST, model=model)
-    capture(model, _portions(annotated, sites, memory), [reducer], sites=sites)
-    prefix = "roles/coreference/"
-    arrays = {name.removeprefix(prefix): array for name, array in reducer.result().items()}
-    return arrays, {"texts": corpus.summary(), "skipped": dict(reducer.skipped), "reliability": reducer.reliability()}
 
 
 def _facts(model: nn.Module, corpus: Corpus, data: Batches, went: Pass, settings: dict[str, Any]) -> dict[str, Any]:

@@ -16,6 +16,7 @@ from headwise.analysis.annotations.coreference_set import coreference_set
 from headwise.analysis.annotations.entities import read_entities
 from headwise.analysis.annotations.gap import read_gap
 from headwise.analysis.annotations.jsonl import read_jsonl, write_jsonl
+from headwise.analysis.annotations.windows import windows
 from headwise.analysis.annotations.winobias import read_winobias
 from headwise.analysis.annotations.words import covering, word_indexes, word_map, word_units
 from headwise.analysis.errors import BadInput
@@ -55,6 +56,7 @@ __all__ = [
     "nearest_is_right",
     "read_annotations",
     "read_jsonl",
+    "windows",
     "word_indexes",
     "word_map",
     "word_units",

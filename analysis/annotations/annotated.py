@@ -59,6 +59,7 @@ class Annotated:
         labels: one name a link (a dependency relation, say), or none at all.
         mentions: what is known beyond the span of a mention, linked or not.
         skipped: what the source held that this form cannot, counted by reason.
+        judged: spans that may be asked for their link; None: all of them. The others only serve as candidates.
 
     >>> Annotated("Ann said she ran.", links=(((9, 12), (0, 3)),)).spans()
     ((0, 3), (9, 12))
@@ -72,6 +73,7 @@ class Annotated:
     labels: tuple[str, ...] = ()
     mentions: tuple[Mention, ...] = ()
     skipped: Mapping[str, int] = field(default_factory=dict, compare=False)
+    judged: tuple[Span, ...] | None = None
 
     def __post_init__(self) -> None:
         found = self.mistakes()
@@ -145,6 +147,7 @@ class Annotated:
             self.labels,
             tuple(Mention(move(m.span), m.head and move(m.head), m.kind) for m in self.mentions),
             self.skipped,
+            None if self.judged is None else tuple(move(span) for span in self.judged),
         )
 
 

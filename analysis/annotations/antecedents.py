@@ -47,7 +47,7 @@ def choices(annotated: Annotated) -> tuple[list[Choice], dict[str, int]]:
     allowed = set(mentions if annotated.candidates is None else annotated.candidates)
     order = sorted(mentions, key=lambda span: (head[span], span))
     for span in order:
-        if span not in cluster:
+        if span not in cluster or (annotated.judged is not None and span not in annotated.judged):
             continue
         earlier = [other for other in order if other in allowed and head[other][1] <= head[span][0]]
         # Nested mentions can share a head word: it is one candidate, right if any of them is.

@@ -2,8 +2,10 @@
 
 from headwise.analysis.roles.positional import itself, next_token, previous, window
 from headwise.analysis.roles.punctuation import punctuation
+from headwise.analysis.roles.random_sequences import duplicate, induction
 from headwise.analysis.roles.relation import Relation, Role, View
 from headwise.analysis.roles.sinks import first_token, separator
+from headwise.analysis.roles.tokens import MARKS, function_word, mark, number, repeated
 
 #: Every role by name. Adding one: its file, a line here, its test.
 ROLES: dict[str, Role] = {
@@ -16,6 +18,14 @@ ROLES: dict[str, Role] = {
         Role("first-token", "parks its attention on the first token", first_token),
         Role("separator", "parks its attention on separators", separator),
         Role("punctuation", "attends to punctuation marks", punctuation),
+        *(Role(name, f"attends to one kind of mark: {name}", mark(name), within="punctuation") for name in MARKS),
+        Role("number", "attends to numbers", number),
+        Role("function-word", "attends to function words", function_word),
+        Role("rare-token", "attends to the rarest tokens of the texts"),
+        Role("repeated-token", "attends to its own token elsewhere in the text", repeated),
+        Role("fixed-offset", "attends to a fixed distance, found by search"),
+        Role("induction", "attends to what followed its token before", induction, on="random"),
+        Role("duplicate-token", "attends to its own token said before", duplicate, on="random"),
         Role("coreference", "attends from a mention to what it refers to"),
         Role("broad", "spreads its attention over most tokens, unevenly"),
     )

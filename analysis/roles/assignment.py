@@ -77,8 +77,8 @@ def assign(
 
     q is p by Benjamini and Hochberg over all heads and roles. A role is assigned where q ≤ `level` and excess
     ≥ `effect`. A role that contains others (`Role.beyond`) is assigned only for what exceeds the best of them
-    by `effect`. `roles/primary` is the assigned role with the largest excess, as its index in the order of
-    `tests`, −1 for none.
+    by `effect`; one within another (`Role.within`) only where the wider adds less than that. `roles/primary` is
+    the assigned role with the largest excess, as its index in the order of `tests`, −1 for none.
 
     Args:
         tests: per role what `inferred` gives; further arrays are passed through, `eligible` limits the heads.
@@ -113,6 +113,10 @@ def _take_back_the_contained(
         if inner:
             best = np.max([np.nan_to_num(found[f"roles/{part}/excess"]) for part in inner], axis=0)
             found[f"roles/{name}/assigned"] &= np.nan_to_num(found[f"roles/{name}/excess"]) - best >= effect
+        wider = roles[name].within if name in roles else ""
+        if wider in names:
+            added = np.nan_to_num(found[f"roles/{wider}/excess"]) - np.nan_to_num(found[f"roles/{name}/excess"])
+            found[f"roles/{name}/assigned"] &= added < effect
 
 
 def _primary(found: Mapping[str, np.ndarray], names: list[str]) -> np.ndarray:

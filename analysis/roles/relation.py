@@ -53,12 +53,16 @@ class Role:
         says: what a head in this role does, as a report puts it.
         relation: the keys it attends to; None if the role is measured another way.
         beyond: roles whose relation is part of this one: only what goes beyond the best of them counts.
+        within: a wider role: this one is played only if what the wider adds to it is too small to be a role.
+        on: what it is looked for on: the user's `texts`, or `random` sequences said twice (causal models).
     """
 
     name: str
     says: str
     relation: Relation | None = None
     beyond: tuple[str, ...] = ()
+    within: str = ""
+    on: str = "texts"
 
 
 def view_of(one: Seen, tokens: Mapping[str, Tokens]) -> View:

@@ -10,6 +10,7 @@ from headwise.analysis.roles.assignment import Measured, assign, inferred
 from headwise.analysis.roles.broad import broad
 from headwise.analysis.roles.mass import RelationMass
 from headwise.analysis.roles.relation import Role, View
+from headwise.analysis.roles.tokens import MARKS
 from headwise.analysis.seen import Seen
 from headwise.analysis.sites import Site
 from headwise.analysis.texts import Text
@@ -56,6 +57,10 @@ def scores(maps, tokens, causal=False, kind="self"):
 
 def relation_by_hand(role, text, query, key, tokens):
     special = bool(tokens.special[text, key])
+    same = int(tokens.ids[text, key]) == int(tokens.ids[text, query])
+    if role in MARKS or role in ("number", "function-word"):
+        # What the marks' own tests check: here only that a comma is one and nothing else is a word.
+        return role == "comma" and int(tokens.ids[text, key]) == MARK and not special
     return {
         "previous": key == query - 1,
         "next": key == query + 1,
@@ -64,6 +69,11 @@ def relation_by_hand(role, text, query, key, tokens):
         "first-token": key == 0,
         "separator": special and key > 0,
         "punctuation": int(tokens.ids[text, key]) == MARK and not special,
+        "repeated-token": same and key != query and not special,
+        "duplicate-token": same and key < query,
+        "induction": 0 < key <= query
+        and int(tokens.ids[text, key - 1]) == int(tokens.ids[text, query])
+        and key - 1 < query,
     }[role]
 
 
@@ -84,7 +94,7 @@ def test_scores_and_chance_are_the_hand_computed_ones(causal):
                     mass.append(maps[text, :, query, chosen].sum(-1).numpy())
                     chance.append(len(chosen) / len(keys))
         if not mass:
-            assert (role, causal) == ("next", True)
+            assert (role, causal) == ("next", True) or role in MARKS or role in ("number", "function-word")
             assert np.isnan(found[f"{role}/score"]).all()
             continue
         np.testing.assert_allclose(found[f"{role}/score"], np.mean(mass, axis=0), atol=1e-6, err_msg=role)
@@ -119,6 +129,7 @@ def test_relations_need_tokens_only_where_they_read_them():
     assert answers == {
         "previous": True, "next": True, "self": True, "window": True,
         "first-token": False, "separator": False, "punctuation": False,
+        **dict.fromkeys((*MARKS, "number", "function-word", "repeated-token", "induction", "duplicate-token"), False),
     }  # fmt: skip
 
 

@@ -1,0 +1,197 @@
+"""Links: syntax and any relation a user annotates, as word-level choices of the most attended word."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from headwise.analysis.annotations.annotated import Annotated, Span
+from headwise.analysis.annotations.words import covering, word_units
+from headwise.analysis.batching import Batch, Tokens
+from headwise.analysis.cells import CELLS, cells_of
+from headwise.analysis.inference import cell_interval, sign_flip_p
+from headwise.analysis.seen import Reducer, Seen, positions_of
+from headwise.analysis.sites import Site
+
+#: Word offsets that a head has to beat: the best of them on the same links.
+FARTHEST = 8
+OFFSETS = np.array([o for o in range(-FARTHEST, FARTHEST + 1) if o])
+#: Kinds of link with fewer cases than this are not reported: too few to tell.
+LEAST = 30
+
+
+@dataclass(frozen=True, eq=False)
+class _Aligned:
+    """One text's words and links: which pieces make a word, who is linked to whom, who may be chosen."""
+
+    pieces: Tensor  # [token, word]
+    ordinary: Tensor  # [word]
+    links: dict[str, tuple[Tensor, Tensor]]  # kind to words from, words to
+
+
+class Links(Reducer):
+    """Accuracy of every self-attention head at choosing the linked word, per kind of link and direction.
+
+    A head is right if the word with the largest attention from one end, specials and the word itself left out,
+    is the other end. Attention to a split word is the sum over its pieces, attention from it their mean (Clark
+    et al. 2019). The level to beat is the best fixed word offset on the same links, at most 8 words away.
+    Links that truncation cut, that tokens cannot tell apart, or that the site cannot see are left out. If the
+    annotation names candidates, only they can be chosen.
+
+    Kinds are named `<label>:to-head` and `<label>:from-head` for dependencies, else `<relation>` and
+    `<relation>:back`.
+
+    Args:
+        sites: the sites.
+        relations: which relations to take; None for all but coreference, which has a role of its own.
+    """
+
+    needs = frozenset({"maps"})
+    whole = True
+
+    def __init__(self, sites: Mapping[str, Site], relations: frozenset[str] | None = None) -> None:
+        self.sites, self.relations = dict(sites), relations
+        self.skipped: Counter[str] = Counter()
+        self._at = positions_of(sites)
+        self._heads = sum(site.heads for site in sites.values())
+        self.right: dict[str, np.ndarray] = {}
+        self.cases: dict[str, np.ndarray] = {}
+        self.offset_right: dict[str, np.ndarray] = {}
+
+    def update(self, batch: Batch, seen: Mapping[str, Seen]) -> None:
+        """Take in one batch."""
+        cells = cells_of(batch.texts).tolist()
+        aligned: dict[str, list[_Aligned | None]] = {}
+        for name, one in seen.items():
+            stream = one.query_stream
+            if one.site.kind != "self" or stream is None or not len(self._at[name]):
+                continue
+            if stream not in aligned:
+                aligned[stream] = [self._align(text.links, batch.tokens[stream], i, not aligned)
+                                   for i, text in enumerate(batch.texts)]  # fmt: skip
+            for i, mine in enumerate(aligned[stream]):
+                if mine is not None:
+                    self._add(name, one, i, mine, cells[i])
+
+    def _align(self, gold: object, tokens: Tokens, i: int, count: bool) -> _Aligned | None:
+        if not isinstance(gold, Annotated) or not self._takes(gold.relation):
+            return None
+        valid = tokens.valid[i] if tokens.second is None else tokens.valid[i] & ~tokens.second[i]
+        offsets, words = tokens.offsets[i].cpu(), tokens.words[i].cpu()
+        units = word_units(words, valid.cpu())
+        size = int(units.max()) + 1 if len(units) else 0
+        if size < 1:
+            return None
+        pieces = torch.nn.functional.one_hot(units.clamp(min=0), size).float() * (units >= 0)[:, None]
+        plain = torch.zeros(size, dtype=torch.bool)
+        plain[units[(words >= 0) & valid.cpu()]] = True
+        if gold.candidates is not None:
+            chosen = {self._unit(span, offsets, words, units) for span in gold.candidates}
+            plain &= torch.tensor([u in chosen for u in range(size)])
+        links: dict[str, list[tuple[int, int]]] = {}
+        for k, (start, end) in enumerate(gold.links):
+            if gold.judged is not None and start not in gold.judged:
+                continue
+            a, b = (self._unit(self._head(gold, span), offsets, words, units) for span in (start, end))
+            if a is None or b is None or a == b:
+                self.skipped["cut by truncation" if a is None or b is None else "one word for the tokenizer"] += count
+                continue
+            there, back = _names(gold, k)
+            links.setdefault(there, []).append((a, b))
+            links.setdefault(back, []).append((b, a))
+        if not links:
+            return None
+        ends = {kind: tuple(torch.tensor(side) for side in zip(*pairs, strict=True)) for kind, pairs in links.items()}
+        return _Aligned(pieces, plain, ends)  # type: ignore[arg-type]
+
+    def _takes(self, relation: str) -> bool:
+        return relation in self.relations if self.relations is not None else relation != "coreference"
+
+    @staticmethod
+    def _head(gold: Annotated, span: Span) -> Span:
+        """Words stand for themselves; a longer span is stood for by its head word, where one is known."""
+        known = next((m for m in gold.mentions if m.span == span), None)
+        return known.head if known is not None and known.head is not None else span
+
+    @staticmethod
+    def _unit(span: Span, offsets: Tensor, words: Tensor, units: Tensor) -> int | None:
+        mask = covering(span, offsets, words)
+        # A span of many words is stood for by its last.
+        return None if mask is None else int(units[mask][-1])
+
+    def _add(self, name: str, one: Seen, i: int, mine: _Aligned, cell: int) -> None:
+        device = one.map.device
+        pieces, ordinary = mine.pieces.to(device), mine.ordinary.to(device)
+        mean = pieces / pieces.sum(0).clamp(min=1)
+        maps = mean.T @ one.map[i] @ pieces
+        open_to = (mean.T @ one.allowed[i].float() @ pieces > 0) & ordinary[None]
+        open_to &= ~torch.eye(len(open_to), dtype=torch.bool, device=device)
+        chosen = maps.masked_fill(~open_to, -1.0)
+        best = chosen.amax(-1, keepdim=True)
+        # Equal weights share the credit: a uniform head must not win by the order of its words.
+        tied = (chosen >= best * (1 - 1e-6)) & open_to
+        credit = tied / tied.sum(-1, keepdim=True).clamp(min=1)
+        at = self._at[name]
+        for kind, (start, end) in mine.links.items():
+            start, end = start.to(device), end.to(device)
+            judged = open_to[start, end] & (open_to[start].sum(-1) > 1)
+            if not bool(judged.any()):
+                continue
+            start, end = start[judged], end[judged]
+            self._room(kind)
+            self.right[kind][cell, at] += credit[:, start, end].sum(-1).double().cpu().numpy()
+            self.cases[kind][cell, at] += len(start)
+            hit = (end - start)[:, None].cpu().numpy() == OFFSETS
+            self.offset_right[kind][cell][:, at] += hit.sum(0)[:, None]
+
+    def _room(self, kind: str) -> None:
+        if kind not in self.right:
+            self.right[kind], self.cases[kind] = np.zeros((2, CELLS, self._heads))
+            self.offset_right[kind] = np.zeros((CELLS, len(OFFSETS), self._heads))
+
+    def tests(self) -> dict[str, dict[str, np.ndarray]]:
+        """Per kind of link what `assign` takes: score, chance, excess, low, high, p, n and the best offset."""
+        return {kind: self._test(kind) for kind in sorted(self.right) if self.cases[kind].sum(0).max() >= LEAST}
+
+    def _test(self, kind: str) -> dict[str, np.ndarray]:
+        right, cases, offsets = self.right[kind], self.cases[kind], self.offset_right[kind]
+        total = cases.sum(0)
+        counted = np.where(total > 0, total, np.nan)
+        best = offsets.sum(0).argmax(0)
+        theirs = np.take_along_axis(offsets, best[None, None], axis=1)[:, 0]
+        sums = np.concatenate([right[:, None], cases[:, None], offsets], axis=1)
+        interval = cell_interval(sums, _excess, counts=cases > 0)
+        return {
+            "score": right.sum(0) / counted,
+            "chance": theirs.sum(0) / counted,
+            "excess": interval.value,
+            "low": interval.low,
+            "high": interval.high,
+            "p": sign_flip_p(np.where(cases > 0, right - theirs, np.nan)),
+            "n": total,
+            "offset": OFFSETS[best].astype(np.float64),
+        }
+
+    def result(self) -> dict[str, np.ndarray]:
+        """`roles/<kind>/<part>` of every kind with cases enough, `[head]`."""
+        return {f"roles/{kind}/{part}": array for kind, parts in self.tests().items() for part, array in parts.items()}
+
+
+def _excess(totals: np.ndarray) -> np.ndarray:
+    """Accuracy minus that of the best offset, of resampled totals `[resample, right + cases + offsets, head]`."""
+    cases = np.where(totals[:, 1] > 0, totals[:, 1], np.nan)
+    return np.asarray((totals[:, 0] - totals[:, 2:].max(1)) / cases)
+
+
+def _names(gold: Annotated, k: int) -> tuple[str, str]:
+    """How a link and its reverse are called."""
+    if gold.labels:
+        label = gold.labels[k].replace("/", "|")
+        return f"{label}:to-head", f"{label}:from-head"
+    relation = gold.relation.replace("/", "|")
+    return relation, f"{relation}:back"
