@@ -55,10 +55,10 @@ def attention_speed(
     # A block that a model calls more than once, or hands a cache, is not the same when it is called again.
     if not found[0] or found[0].keys() != found[1].keys():
         return None
-    runs = [_running(model, calls) for model, calls in zip((dense, cut), found, strict=True)]
+    before, after = (_running(model, calls) for model, calls in zip((dense, cut), found, strict=True))
     counted = [sum(operations(model.get_submodule(p), *call) for p, call in calls.items())
                for model, calls in zip((dense, cut), found, strict=True)]  # fmt: skip
-    times = measure(*runs, synchroniser(dense), rounds, seconds, np.random.default_rng(seed), clock)
+    times = measure(before, after, synchroniser(dense), rounds, seconds, np.random.default_rng(seed), clock)
     return {"blocks": list(found[0]), **row_of(times, counted, seed)}
 
 

@@ -63,8 +63,8 @@ def generation_speed(
         taken = {}
         with _never_ending(dense), _never_ending(cut):
             for count in (1, new_tokens):
-                runs = (partial(_write, model, prompt, count) for model in (dense, cut))
-                taken[count] = measure(*runs, sync, rounds, share, generator, clock)
+                before, after = (partial(_write, model, prompt, count) for model in (dense, cut))
+                taken[count] = measure(before, after, sync, rounds, share, generator, clock)
             cache = {name: _cache_bytes(model, prompt) for name, model in (("dense", dense), ("cut", cut))}
         prefill, decode = taken[1], _a_token(taken[1], taken[new_tokens], new_tokens)
         rows.append({
@@ -84,11 +84,11 @@ def _timing(times: Times, seed: int) -> dict[str, Any]:
 def _a_token(one: Times, many: Times, count: int) -> Times:
     """Seconds of one decoding step in every round; never below a nanosecond, as a difference of noise may be."""
     rounds = min(len(one.dense), len(many.dense))
-    sides = [
+    before, after, again = (
         np.maximum((getattr(many, name)[:rounds] - getattr(one, name)[:rounds]) / (count - 1), 1e-9)
         for name in ("dense", "cut", "again")
-    ]
-    return Times(*sides, calls=many.calls, stable=one.stable and many.stable)
+    )
+    return Times(before, after, again, many.calls, one.stable and many.stable)
 
 
 @contextlib.contextmanager

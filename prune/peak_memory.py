@@ -38,15 +38,16 @@ def peak_memory(model: nn.Module, inputs: Mapping[str, Tensor]) -> int:
         known = [*model.parameters(), *model.buffers(), *inputs.values()]
         with _Living(known) as living:
             model(**inputs)
-        return living.peak
+        return int(living.peak)
 
 
-class _Living(TorchDispatchMode):
+class _Living(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Counts the bytes of the storages that are alive."""
 
     def __init__(self, known: Sequence[Tensor]) -> None:
-        super().__init__()
-        self.now = self.peak = 0
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.now: int = 0
+        self.peak: int = 0
         # Keyed by address: a storage that is alive is the only one there.
         self.there = {tensor.untyped_storage().data_ptr() for tensor in known}
 

@@ -9,7 +9,21 @@ from typing import Annotated
 
 import typer
 
-from headwise.prune.cli import analyze, cut, demo, families, heads, plan, prune, recipes, report, rescue, sweep
+from headwise.prune.cli import (
+    analyze,
+    cut,
+    demo,
+    evaluate,
+    families,
+    heads,
+    plan,
+    prune,
+    recipes,
+    report,
+    rescue,
+    speed,
+    sweep,
+)
 from headwise.prune.cli.faults import explain
 from headwise.prune.cli.terminal import complain
 
@@ -28,6 +42,8 @@ app.command("prune")(prune.prune)
 app.command("plan")(plan.plan)
 app.command("cut")(cut.cut)
 app.command("sweep")(sweep.sweep)
+app.command("evaluate")(evaluate.evaluate)
+app.command("speed")(speed.speed)
 app.command("report")(report.report)
 app.command("heads")(heads.heads)
 app.command("families")(families.families)

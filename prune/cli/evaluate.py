@@ -1,0 +1,110 @@
+"""`headwise evaluate`: how a checkpoint does on your texts, alone or against another; exit code 3 on limits."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from headwise.prune.cli.options import AsJson, Device, DtypeOption, Quiet, Seed, Trust
+from headwise.prune.cli.terminal import complain, put_json, speaking, stdout, table
+
+Candidate = Annotated[
+    str, typer.Argument(metavar="MODEL", help="Hub id, folder, or a run's folder (its checkpoint against its model).")
+]
+Against = Annotated[str | None, typer.Option(metavar="MODEL", help="What to compare with: the dense model.")]
+RecipeOption = Annotated[
+    str | None, typer.Option("--recipe", "-r", help="Texts, task and limits of this recipe; a run's own if left out.")
+]
+Settings = Annotated[
+    list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Change the recipe: limits.drop=0.01.")
+]
+TextsFile = Annotated[Path | None, typer.Option("--texts", help="Texts to judge on: a file; half of it tunes a probe.")]
+LabelColumn = Annotated[str | None, typer.Option(help="The column of the label.")]
+TextColumn = Annotated[str | None, typer.Option(help="The column of the text.")]
+PairColumn = Annotated[str | None, typer.Option(help="The column of the second text.")]
+Task = Annotated[str | None, typer.Option(help="Kind of task; chosen from checkpoint and texts if left out.")]
+
+
+def evaluate(
+    model: Candidate,
+    against: Against = None,
+    recipe: RecipeOption = None,
+    settings: Settings = None,
+    texts: TextsFile = None,
+    text_column: TextColumn = None,
+    label_column: LabelColumn = None,
+    pair_column: PairColumn = None,
+    task: Task = None,
+    dtype: DtypeOption = None,
+    device: Device = None,
+    seed: Seed = None,
+    trust_remote_code: Trust = False,
+    as_json: AsJson = False,
+    quiet: Quiet = False,
+) -> None:
+    """Judge a checkpoint on texts that decide nothing; against another, with the drop and its uncertainty."""
+    columns = {"text": text_column, "label": label_column, "pair": pair_column}
+    source = {name: _column(value) for name, value in columns.items() if value is not None}
+    given: dict[str, Any] = {
+        "data.calibration": {"source": str(texts), **source} if texts is not None else None,
+        "task.kind": task,
+        "model.dtype": dtype and dtype.value,
+        "seed": seed,
+    }
+    changes = [*(settings or []), *said(given)]
+    with speaking(quiet):
+        from headwise.prune import judgement
+
+        found = judgement.evaluate(
+            judgement.pair_of(model, against, recipe, changes), device=device, trust_remote_code=trust_remote_code
+        )
+        if as_json:
+            put_json(found)
+        elif not quiet:
+            stdout().print(table(judgement.facts_of(found), ["", ""], _lines(found["accuracy"])))
+    if found["limits_broken"]:
+        complain("limits broken: " + "; ".join(found["limits_broken"]))
+        raise typer.Exit(3)
+
+
+def said(options: dict[str, Any]) -> list[str]:
+    """Options as changes of a recipe; JSON is YAML in one line, also for names with quotes or colons.
+
+    >>> said({"seed": 3, "task.kind": None})
+    ['seed=3']
+    """
+    return [f"{key}={json.dumps(value, ensure_ascii=False)}" for key, value in options.items() if value is not None]
+
+
+def _column(value: str) -> str | int:
+    return int(value) if value.lstrip("-").isdigit() else value
+
+
+def _lines(accuracy: dict[str, Any]) -> list[tuple[str, str]]:
+    """What there is to say, a line each."""
+
+    def interval(side: dict[str, Any]) -> str:
+        return f"{_number(side['value'])} ({_number(side['low'])} to {_number(side['high'])})"
+
+    lines = [("task", accuracy["kind"]), ("texts", str(accuracy["n"]))]
+    lines += [("skipped", f"{count}: {why}") for why, count in accuracy["skipped"].items()]
+    metric = accuracy["metric"]
+    if "cut" not in accuracy:
+        return [*lines, (metric, interval(accuracy["dense"]))]
+    low, high = accuracy["interval"]
+    return [
+        *lines,
+        (f"{metric}, compared with", interval(accuracy["dense"])),
+        (f"{metric}, judged", interval(accuracy["cut"])),
+        ("drop", f"{_number(accuracy['drop'])} ({_number(low)} to {_number(high)})"),
+        ("cannot be excluded", f"a drop of {_number(accuracy['upper'])}"),
+        ("p", f"{_number(accuracy['p'])} ({accuracy['test']})"),
+        ("flips", f"{accuracy['flips']['lost']} lost, {accuracy['flips']['gained']} gained"),
+    ]
+
+
+def _number(value: float | None) -> str:
+    return "unknown" if value is None else f"{value:.4g}"

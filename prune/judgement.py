@@ -1,0 +1,208 @@
+"""Judging and timing checkpoints by themselves or against another, without pruning anything."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from headwise.analysis.errors import BadInput
+from headwise.analysis.kernels import kernels
+from headwise.prune.material import gather
+from headwise.prune.opening import Opened, open_checkpoint
+from headwise.prune.recipe import Recipe
+from headwise.prune.speed import compare_speed
+from headwise.prune.tasks import choose_task, compare
+
+_DEFAULT = "schema: 1\nscore: {kind: random}\n"
+
+
+@dataclass(frozen=True)
+class Pair:
+    """What is judged: a checkpoint, perhaps against another, by a recipe's texts, task and limits.
+
+    Attributes:
+        model: hub id or folder.
+        against: what it is compared with; None for nothing.
+        recipe: its `data`, `task`, `speed`, `limits` and `seed` count.
+    """
+
+    model: str
+    against: str | None
+    recipe: Recipe
+
+
+def pair_of(model: str, against: str | None = None, recipe: str | None = None, changes: Sequence[str] = ()) -> Pair:
+    """The pair that is meant: of a run's folder, its checkpoint against its dense model, by its recipe.
+
+    Args:
+        model: hub id, checkpoint folder, or the folder of a run.
+        against: what to compare with; a run knows it.
+        recipe: name or file; the run's own, or defaults alone.
+        changes: `key=value`, as `--set` gives them.
+
+    Raises:
+        BadInput: the recipe is wrong, or the folder is that of a run without a checkpoint.
+
+    >>> pair_of("bert-base-uncased").against is None
+    True
+    """
+    folder = Path(model)
+    if (folder / "recipe.yaml").is_file() and not (folder / "config.json").is_file():
+        if not (folder / "checkpoint").is_dir():
+            raise BadInput(f"{model} is a run without a checkpoint; give the folder of a finished run of `prune`")
+        loaded = Recipe.load(recipe or folder / "recipe.yaml", changes)
+        return Pair(str(folder / "checkpoint"), against or loaded.model.id or _dense_of(folder), loaded)
+    text = Recipe.load(recipe, changes) if recipe else Recipe.from_text(_DEFAULT, "options", changes)
+    return Pair(model, against, text)
+
+
+def _dense_of(folder: Path) -> str | None:
+    """The dense model that a run names; None if it was handed over as an object."""
+    try:
+        found = json.loads((folder / "environment.json").read_text(encoding="utf-8"))["model"]["id"]
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+    return str(found) if found else None
+
+
+def evaluate(pair: Pair, *, device: str | None = None, trust_remote_code: bool = False) -> dict[str, Any]:
+    """How the checkpoint does on texts that decide nothing; against another, the drop with its uncertainty.
+
+    Returns:
+        Plain data: `accuracy` as in a run's accuracy.json (`cut` is the checkpoint, `dense` what it is
+        compared with; `dense` alone without that), `texts`, and the limits that are broken.
+
+    Raises:
+        BadInput: model, texts or task do not fit.
+    """
+    opened = list(_opened(pair, device, trust_remote_code))
+    first, last = opened[0], opened[-1]
+    material = gather(pair.recipe.data, pair.recipe.seed)
+    how: dict[str, Any] = {"batch_size": pair.recipe.data.batch_size, "max_length": pair.recipe.data.max_length}
+    task = pair.recipe.task or choose_task(first.model, first.tokenizer, material.calibration)
+    fitted = task.fit(first.model, first.tokenizer, material.calibration, seed=pair.recipe.seed, **how)
+    outcomes = [fitted.judge(one.model, material.evaluation) for one in opened]
+    found = {**compare(outcomes[0], outcomes[-1], seed=pair.recipe.seed), "rows": len(material.evaluation)}
+    if pair.against is None:
+        kept = ("schema", "kind", "metric", "higher_is_better", "n", "rows", "skipped", "dense")
+        found = {name: found[name] for name in kept}
+    allowed = pair.recipe.limits.drop
+    broken = []
+    if pair.against is not None and allowed is not None and not _within(found["upper"], allowed):
+        broken = [f"drop: at most {allowed:g} allowed, the data cannot exclude {_said(found['upper'])}"]
+    return {
+        "model": last.facts, "against": first.facts if pair.against else None, "accuracy": found,
+        "texts": material.facts(), "limits_broken": broken,
+    }  # fmt: skip
+
+
+def time_models(
+    pair: Pair,
+    *,
+    kernel: str | None = None,
+    threads: int | None = None,
+    compiled: str | None = None,
+    new_tokens: int = 16,
+    device: str | None = None,
+    trust_remote_code: bool = False,
+) -> dict[str, Any]:
+    """How fast the checkpoint runs; against another, how much faster, beside what its operations predict.
+
+    A checkpoint alone is timed against itself, so that its drift shows how steady the machine is.
+
+    Args:
+        pair: what is timed; the recipe's `speed`, `limits.speedup` and `seed` count.
+        kernel: attention kernel of both models (eager, sdpa, flash_attention_2, …); theirs by default.
+        threads: of the CPU; as many as torch takes by default.
+        compiled: mode of `torch.compile`.
+        new_tokens: written by a model that generates.
+        device: where to run.
+        trust_remote_code: run code that the checkpoint brings.
+
+    Raises:
+        BadInput: the models cannot be opened or timed alike.
+    """
+    opened = list(_opened(pair, device, trust_remote_code))
+    dense, cut = opened[0].model, opened[-1].model
+    for one in opened:
+        _use(one.model, kernel)
+    grid, limit = pair.recipe.speed, pair.recipe.limits.speedup
+    with _threads(threads):
+        speed = compare_speed(
+            dense, cut, batches=grid.batches, lengths=grid.lengths, rounds=grid.rounds, seconds=grid.seconds,
+            new_tokens=new_tokens, compiled=compiled, seed=pair.recipe.seed,
+        )  # fmt: skip
+    broken = []
+    if pair.against is not None and limit is not None:
+        row = max(speed["rows"], key=lambda row: row["batch"] * row["length"])
+        if not row["ratio"]["median"] >= limit:
+            broken = [
+                f"speedup: at least {limit:g}x asked, {row['ratio']['median']:.3g}x at batch {row['batch']} × "
+                f"{row['length']} tokens"
+            ]
+    return {
+        "model": opened[-1].facts, "against": opened[0].facts if pair.against else None, "speed": speed,
+        "limits_broken": broken,
+    }  # fmt: skip
+
+
+def _opened(pair: Pair, device: str | None, trust_remote_code: bool) -> Iterator[Opened]:
+    """What it is compared with, if anything, then the checkpoint; both with the first one's tokenizer."""
+    chosen = pair.recipe.model
+    tokenizer: Any = None
+    for name in (pair.against, pair.model):
+        if name is not None:
+            revision = chosen.revision if name == chosen.id else None
+            found = open_checkpoint(
+                name, revision=revision, dtype=chosen.dtype, device=device, trust_remote_code=trust_remote_code,
+                tokenizer=tokenizer,
+            )  # fmt: skip
+            tokenizer = found.tokenizer
+            yield found
+
+
+def _use(model: Any, kernel: str | None) -> None:
+    if kernel is None:
+        return
+    try:
+        model.set_attn_implementation(kernel)
+    except (ValueError, ImportError, AttributeError) as error:
+        raise BadInput(f"kernel {kernel!r} cannot be used for {type(model).__name__}: {error}") from error
+    used = {str(found) for found in kernels(model).values() if found is not None}
+    if used - {kernel}:
+        raise BadInput(f"kernel: asked for {kernel!r}, but {type(model).__name__} uses {', '.join(sorted(used))}")
+
+
+@contextlib.contextmanager
+def _threads(count: int | None) -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(count or before)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+def _within(value: Any, allowed: float) -> bool:
+    """Whether a limit is kept; what is not known does not keep it."""
+    return isinstance(value, float) and value <= allowed
+
+
+def _said(value: Any) -> str:
+    return "any drop" if value is None else f"{value:.4g}"
+
+
+def facts_of(found: Mapping[str, Any]) -> str:
+    """What was judged, in a line.
+
+    >>> facts_of({"model": {"id": "a"}, "against": {"id": "b"}})
+    'a against b'
+    """
+    against = found.get("against")
+    return str(found["model"]["id"]) + (f" against {against['id']}" if against else "")

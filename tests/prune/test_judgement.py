@@ -1,0 +1,140 @@
+"""`headwise evaluate` and `headwise speed`: checkpoints judged and timed, alone, against another, as a gate."""
+
+import json
+
+import pytest
+import torch
+from transformers import BertForSequenceClassification
+
+from headwise.analysis.errors import BadInput
+from headwise.prune import load, run
+from headwise.prune.cli import main
+from headwise.prune.judgement import pair_of
+from headwise.prune.recipe import Recipe
+from tests.prune.tiny_run import checkpoint, settings, table
+
+GRID = ["--batches", "1,2", "--lengths", "8", "--rounds", "6", "--seconds", "4"]
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("judged")
+    checkpoint(folder / "model")
+    table(folder / "texts.jsonl")
+    told = Recipe.load(
+        "gradient", settings(folder / "model", folder / "texts.jsonl", "limits={drop: 1, speedup: 0.01}")
+    )
+    run(told, output_dir=folder / "run")
+    return folder
+
+
+def ran(capsys, *words):
+    code = main([str(word) for word in words])
+    out, err = capsys.readouterr()
+    return code, out, err
+
+
+def texts(place):
+    return ["--texts", place / "texts.jsonl", "--label-column", "label"]
+
+
+def test_a_run_is_judged_again_as_it_judged_itself(place, capsys):
+    code, out, _ = ran(capsys, "evaluate", place / "run", "--json")
+    assert code == 0
+    found = json.loads(out)
+    told = json.loads((place / "run" / "accuracy.json").read_text())
+    assert found["accuracy"] == told
+    assert found["limits_broken"] == []
+    code, _, err = ran(capsys, "evaluate", place / "run", "--set", "limits.drop=0")
+    assert (code, "drop: at most 0 allowed" in err) == (3, True)
+
+
+def test_a_checkpoint_alone_has_a_value_and_its_interval(place, capsys):
+    code, out, _ = ran(capsys, "evaluate", place / "model", *texts(place), "--json")
+    accuracy = json.loads(out)["accuracy"]
+    assert code == 0
+    assert set(accuracy) == {"schema", "kind", "metric", "higher_is_better", "n", "rows", "skipped", "dense"}
+    told = json.loads((place / "run" / "accuracy.json").read_text())
+    assert accuracy["dense"] == told["dense"]
+
+
+def test_two_checkpoints_are_compared_on_the_same_texts(place, capsys):
+    cut = place / "run" / "checkpoint"
+    code, out, _ = ran(capsys, "evaluate", cut, "--against", place / "model", *texts(place), "--json")
+    assert code == 0
+    assert json.loads(out)["accuracy"]["cut"]["value"] == pytest.approx(
+        json.loads((place / "run" / "accuracy.json").read_text())["cut"]["value"]
+    )
+    code, out, _ = ran(capsys, "evaluate", cut, "--against", cut, *texts(place))
+    assert code == 0
+    assert "0 lost, 0 gained" in out
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["evaluate", "MODEL", "--texts", "nowhere.jsonl"], "nowhere.jsonl"),
+        (["evaluate", "MODEL", "--task", "magic"], "magic"),
+        (["evaluate", "nowhere"], "nowhere"),
+        (["speed", "MODEL", "--batches", "1;8"], "--batches"),
+        (["speed", "MODEL", "--batches", "0"], "speed.batches"),
+        (["speed", "MODEL", "--kernel", "magic"], "kernel 'magic' cannot be used"),
+    ],
+)
+def test_bad_input_is_said_in_a_line(words, message, place, capsys):
+    code, out, err = ran(capsys, *(place / "model" if word == "MODEL" else word for word in words))
+    assert (code, out) == (2, "")
+    assert message in err
+    assert "Traceback" not in err
+
+
+def test_speed_against_another(place, capsys):
+    cut = place / "run" / "checkpoint"
+    code, out, _ = ran(capsys, "speed", cut, "--against", place / "model", *GRID, "--threads", "1", "--json")
+    assert code == 0
+    speed = json.loads(out)["speed"]
+    assert [(row["batch"], row["length"]) for row in speed["rows"]] == [(1, 8), (2, 8)]
+    assert all(row["operation_ratio"] > 1 for row in speed["rows"])
+    assert speed["attention"]["operation_ratio"] > speed["rows"][1]["operation_ratio"]
+    assert speed["memory"]["cut"] <= speed["memory"]["dense"]
+    assert speed["threads"] == 1
+
+
+def test_a_run_is_timed_against_its_dense_model_and_held_to_its_limits(place, capsys):
+    code, out, _ = ran(capsys, "speed", place / "run", *GRID)
+    assert code == 0
+    assert "attention blocks alone" in out
+    assert "operations predict" in out
+    code, _, err = ran(capsys, "speed", place / "run", *GRID, "--set", "limits.speedup=1000", "--quiet")
+    assert (code, "speedup: at least 1000x asked" in err) == (3, True)
+
+
+def test_a_checkpoint_alone_and_another_kernel(place, capsys):
+    before = torch.get_num_threads()
+    code, out, _ = ran(capsys, "speed", place / "model", *GRID, "--kernel", "eager", "--threads", "2", "--json")
+    speed = json.loads(out)["speed"]
+    assert (code, speed["kernel"], speed["threads"]) == (0, "eager", 2)
+    assert speed["parameters"]["dense"] == speed["parameters"]["cut"]
+    assert torch.get_num_threads() == before
+    code, out, _ = ran(capsys, "speed", place / "model", *GRID)
+    assert code == 0
+    assert "faster" not in out
+
+
+def test_what_a_folder_means(place, tmp_path):
+    pair = pair_of(str(place / "run"))
+    assert pair.model == str(place / "run" / "checkpoint")
+    assert pair.against == str(place / "model")
+    assert pair_of(str(place / "run" / "checkpoint")).against is None
+    (tmp_path / "recipe.yaml").write_text((place / "run" / "recipe.yaml").read_text())
+    with pytest.raises(BadInput, match="a run without a checkpoint"):
+        pair_of(str(tmp_path))
+
+
+def test_a_run_of_a_model_in_memory_names_it(place, tmp_path):
+    from tests.prune.tiny_run import tokenizer
+
+    model = load(place / "model", cls=BertForSequenceClassification)
+    told = Recipe.load("random-baseline", settings(None, place / "texts.jsonl"))
+    run(told, model, tokenizer=tokenizer(), output_dir=tmp_path / "run")
+    assert pair_of(str(tmp_path / "run")).against == str(place / "model")
