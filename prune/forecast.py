@@ -48,6 +48,8 @@ def forecast(recipe: Recipe, *, trust_remote_code: bool = False) -> dict[str, An
         "weights": parameters * width,
         # The dense and the cut model stand side by side for the proof and the comparison of speed.
         "weights_of_both_models": 2 * parameters * width,
+        # The proof runs both in float32, and keeps what they were: nothing more if that is what they are.
+        "proof_in_float32": 2 * parameters * (width + 4 if width < 4 else width),
         "maps_of_one_batch": sum(site.heads for site in sites.values()) * batch * length * length * 4,
         "moments_for_repair": sum((site.heads * site.head_dim) ** 2 * 2 * 8 for site in sites.values()),
     }
@@ -66,7 +68,8 @@ def forecast(recipe: Recipe, *, trust_remote_code: bool = False) -> dict[str, An
 
 
 def _peak(memory: dict[str, int]) -> int:
-    return memory["weights_of_both_models"] + memory["moments_for_repair"] + 2 * memory["maps_of_one_batch"]
+    analysed = memory["weights"] + memory["moments_for_repair"] + 2 * memory["maps_of_one_batch"]
+    return max(analysed, memory["proof_in_float32"] + memory["moments_for_repair"])
 
 
 def _operations(recipe: Recipe, model: nn.Module, length: int, samples: int, heads: int) -> tuple[float, float]:

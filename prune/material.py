@@ -10,6 +10,8 @@ from headwise.analysis.texts import Corpus, disjoint
 from headwise.prune.recipe_parts import Data
 
 _SELECTION_SHARE = 0.2
+# What is judged at most where the recipe names no evaluation: half of a large set would take hours, twice.
+_JUDGED = 2000
 
 
 @dataclass(frozen=True)
@@ -46,7 +48,8 @@ class Material:
 def gather(data: Data, seed: int) -> Material:
     """Read, split and draw the texts of a run.
 
-    Where the recipe names no evaluation, the calibration's source is split in two halves by content hash.
+    Where the recipe names no evaluation, the calibration's source is split in two halves by content hash, and
+    at most 2,000 texts of the second are judged.
 
     Raises:
         BadInput: if texts cannot be read, are too few, or the two parts overlap by more than a few.
@@ -54,7 +57,7 @@ def gather(data: Data, seed: int) -> Material:
     found = data.calibration.read()
     if data.evaluation is None:
         calibration, evaluation = found.split(0.5, seed)
-        wanted = None
+        wanted: int | None = _JUDGED
     else:
         calibration, evaluation = found, data.evaluation.read()
         wanted = data.evaluation.samples

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import islice
@@ -17,6 +16,7 @@ from headwise.analysis.batching import batches
 from headwise.analysis.errors import BadInput
 from headwise.analysis.evidence import Evidence
 from headwise.analysis.sites import Site, find_sites
+from headwise.prune.chance import by_chance
 from headwise.prune.checkpoint import load, save
 from headwise.prune.compensation.undo import given_back
 from headwise.prune.deciding import Judge, decide
@@ -25,7 +25,7 @@ from headwise.prune.folder import space_told
 from headwise.prune.importance.calibration import Calibration
 from headwise.prune.inspection import run_folder
 from headwise.prune.material import Material, gather
-from headwise.prune.native import save_native
+from headwise.prune.native import native_reason
 from headwise.prune.opening import Opened, open_checkpoint, weights_hash
 from headwise.prune.plan import Plan
 from headwise.prune.proof import prove, require
@@ -124,12 +124,15 @@ def _carry_out(
     with given_back(dense, sites):
         # Repair changes what is left before the cut, so that gate and cut stay comparable.
         repair = recipe.compensate.repair(calibration, plan.remove)
-        smaller = cut(copy.deepcopy(dense), plan)
+        smaller = cut(copy.deepcopy(dense), plan).eval()
         proof = stages.json("proof.json", lambda: _proof(dense, smaller, plan, material, tokenizer, how))
     require(proof)
     stages.json("compensation.json", lambda: {"schema": 1, **repair})
 
-    accuracy = stages.json("accuracy.json", lambda: _accuracy(recipe, fitted, dense, smaller, before, material))
+    accuracy = stages.json("accuracy.json", lambda: {
+        **_accuracy(recipe, fitted, dense, smaller, before, material),
+        "chance": by_chance(recipe, calibration, evidence, plan, material.evaluation),
+    })  # fmt: skip
     speed = stages.json("speed.json", lambda: _speed(recipe, dense, smaller))
     facts = {
         "plan": plan.model_dump(mode="json", by_alias=True), "recipe": recipe.resolved_yaml(),
@@ -161,12 +164,17 @@ def recipe_name(recipe: Recipe) -> str:
     return Path(where).stem
 
 
+def _figure(value: float | int | None) -> str:
+    """A number in four digits; one that is not finite has no value in the files."""
+    return "not finite" if value is None else f"{value:.4g}"
+
+
 def figures(accuracy: Mapping[str, Any], speed: Mapping[str, Any]) -> list[str]:
     """The run's main figures in a line each, for the model card."""
-    sides = " dense, ".join(f"{accuracy[side]['value']:.4g}" for side in ("dense", "cut"))
+    sides = " dense, ".join(_figure(accuracy[side]["value"]) for side in ("dense", "cut"))
     lines = [f"{accuracy['metric']}: {sides} cut, on {accuracy['n']} texts"]
     if accuracy["upper"] is not None:
-        lines.append(f"a drop above {accuracy['upper']:.3g} is excluded (one-sided, 95 %)")
+        lines.append(f"a drop above {_figure(accuracy['upper'])} is excluded (one-sided, 95 %)")
     for row in speed.get("rows", []):
         ratio = row["ratio"]
         lines.append(
@@ -250,11 +258,6 @@ class _Checkpoint:
 
 
 def _serving(model: nn.Module) -> dict[str, Any]:
-    """Whether a stock configuration can say the new shape, found out by saving that way, and if not, why."""
-    reason = ""
-    try:
-        with tempfile.TemporaryDirectory() as folder:
-            save_native(model, Path(folder))
-    except BadInput as error:
-        reason = str(error)
+    """Whether a stock configuration can say the new shape, found out by trying, and if not, why."""
+    reason = native_reason(model)
     return {"form": "headwise", "native": not reason, "native_reason": reason}

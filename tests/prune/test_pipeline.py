@@ -142,6 +142,27 @@ def test_the_accuracy_of_the_report_is_that_of_the_checkpoint(done, place):
         assert done.accuracy[side]["value"] == pytest.approx(sum(right) / len(right))
 
 
+def test_the_plan_is_set_beside_heads_drawn_at_random(done, place):
+    """Each by hand: the plan's heads silenced in the dense model, nothing repaired."""
+    from headwise.analysis import gated
+    from headwise.analysis.reading import read_source
+    from headwise.prune.tasks import TASKS
+
+    found = done.accuracy["chance"]
+    texts = read_source(str(place / "texts.jsonl"), text="text", label="label").split(0.5, 0)
+    model = load(place / "model", cls=BertForSequenceClassification)
+    task = TASKS["text-classification"]().fit(model, AutoTokenizer.from_pretrained(place / "model"), texts[0])
+    assert found["all"] == task.judge(model, texts[1]).value == done.accuracy["dense"]["value"]
+    with gated(model, done.plan.remove):
+        assert found["plan"] == task.judge(model, texts[1]).value
+    assert len(found["drawn"]) == 5
+    assert found["mean"] == pytest.approx(sum(found["drawn"]) / 5)
+    assert found["worse"] == sum(value < found["plan"] for value in found["drawn"])
+    assert found["heads"] == sum(len(heads) for heads in done.plan.remove.values())
+    for page in ("report.html", "report.md"):
+        assert "drawn at random" in (done.folder / page).read_text()
+
+
 def test_the_library_leaves_the_callers_model_as_it_was(place, tmp_path):
     model = load(place / "model", cls=BertForSequenceClassification)
     model.train()
@@ -224,17 +245,23 @@ def test_a_second_run_on_the_same_folder_refuses(place, tmp_path):
 
 
 @pytest.mark.parametrize("file", ["arrays.safetensors", "plan.json", "model.safetensors", "report"])
-def test_a_full_disk_is_said_and_leaves_nothing(file, brief, place, tmp_path, monkeypatch, capsys):
-    """Whichever file it is that no longer fits."""
-    full_disk(monkeypatch, file)
+def test_a_full_disk_is_said_and_loses_nothing(file, brief, place, tmp_path, monkeypatch, capsys):
+    """Whichever file it is that no longer fits; with space again, the run goes on from its finished stages."""
     said = ["prune", place / "model", "-r", "gradient", "--output-dir", tmp_path / "run"]
     for change in settings(None, place / "texts.jsonl"):
         said += ["--set", change]
-    assert main([str(word) for word in said]) == 2
+    with monkeypatch.context() as full:
+        full_disk(full, file)
+        assert main([str(word) for word in said]) == 2
     error = capsys.readouterr().err
     assert "space" in error
     assert "Traceback" not in error
-    nothing_left(tmp_path)
+    assert not (tmp_path / "run").exists()
+    if file == "arrays.safetensors":
+        nothing_left(tmp_path)
+    else:
+        assert main([str(word) for word in [*said, "--resume"]]) == 0
+        assert {path.name for path in (tmp_path / "run").iterdir()} == FILES
 
 
 def full_disk(monkeypatch, file):
