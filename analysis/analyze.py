@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import platform
 from collections.abc import Mapping, Sequence
 from importlib.metadata import version
@@ -11,11 +12,13 @@ import numpy as np
 from torch import nn
 
 from headwise.analysis.annotations import Annotated
-from headwise.analysis.batching import Batches, batches
+from headwise.analysis.batching import Batch, Batches, batches
 from headwise.analysis.capture import MEMORY, Door, Pass, capture
 from headwise.analysis.errors import BadInput
 from headwise.analysis.evidence import Evidence
+from headwise.analysis.intervention import PROBES, intervene
 from headwise.analysis.kernels import kernel_of
+from headwise.analysis.minimal_pairs import Pair
 from headwise.analysis.portions import MOST, Portions
 from headwise.analysis.redundancy import THRESHOLD, cluster, stability
 from headwise.analysis.roles import ROLES
@@ -30,6 +33,8 @@ from headwise.analysis.texts import Corpus
 #: Parts of the texts that clusters are resampled from, and the bytes that their products may take.
 BLOCKS = 32
 BLOCK_MEMORY = 256 * 2**20
+#: Batches of texts that interventions are judged on.
+PROBED = 2
 
 
 def analyze(
@@ -48,6 +53,8 @@ def analyze(
     max_length: int | None = None,
     memory: int = MEMORY,
     door: Door = "auto",
+    interventions: bool = False,
+    pairs: Sequence[Pair] | None = None,
     seed: int = 0,
 ) -> Evidence:
     """Evidence about every head: statistics, similarity of all pairs, clusters, roles.
@@ -72,6 +79,8 @@ def analyze(
         max_length: the most tokens a text; by default the model's limit.
         memory: bytes for one batch's maps, or for one tile of all sites where a text's maps do not fit.
         door: how maps are come by, see `capture`.
+        interventions: silence the heads of roles and see what it does, see `intervene`.
+        pairs: of sentences, for the intervention on coreference.
         seed: of the bootstrap.
 
     Raises:
@@ -111,7 +120,12 @@ def analyze(
     settings: dict[str, Any] = {"threshold": threshold, "effect": effect, "level": LEVEL, "seed": seed}
     settings |= {"per_text": per_text, "ordinary": ordinary, "measures": list(measures), "roles": list(roles)}
     facts |= _facts(model, corpus, data, went, settings)
-    return Evidence(heads_of(sites), arrays, facts)
+    evidence = Evidence(heads_of(sites), arrays, facts)
+    if interventions:
+        asked = [role for role in roles if role in PROBES]
+        tested = intervene(model, tokenizer, evidence, _few(data), roles=asked, pairs=pairs, seed=seed)
+        evidence.facts["interventions"] = tested
+    return evidence
 
 
 def _check(field: str, names: Sequence[str], table: Mapping[str, Any]) -> None:
@@ -138,6 +152,12 @@ def measure_of(
     else:
         measure = MEASURES[name](sites)
     return Focused(measure) if ordinary else measure
+
+
+def _few(data: Batches) -> list[Batch]:
+    """Some batches of middling length: probes on texts are repeated for every draw."""
+    everything = len(data)
+    return list(itertools.islice(data, everything // 2, everything // 2 + PROBED))
 
 
 def _portions(data: Batches, sites: Mapping[str, Site], memory: int) -> Portions:

@@ -23,7 +23,7 @@ from headwise.analysis.seen import Reducer, Seen
 from headwise.analysis.sites import Site
 from headwise.analysis.tiles import Tiles
 
-__all__ = ["Door", "Pass", "Reducer", "Seen", "capture", "tiles_agree"]
+__all__ = ["Door", "Pass", "Reducer", "Seen", "at_rest", "capture", "tiles_agree"]
 
 #: Bytes for one batch's maps, or one tile of every site's, where nobody says.
 MEMORY = 200 * 2**20
@@ -114,7 +114,7 @@ def capture(
     went = Pass()
     ratio: dict[str, list[float]] = {}
     choose = _Choice(model, sites, reducers, needs, door, memory)
-    with _at_rest(model), torch.no_grad():
+    with at_rest(model), torch.no_grad():
         # Portions draw the bar themselves: they know how many batches they come from.
         shown = batches if isinstance(batches, Portions) else track(batches, label="looking at attention heads")
         aligned = (right_padded(batch) for batch in shown)
@@ -232,8 +232,16 @@ def _count_batch(went: Pass, batch: Batch, excluded: Mapping[str, int], tiled: b
 
 
 @contextlib.contextmanager
-def _at_rest(model: nn.Module) -> Iterator[None]:
-    """Evaluation mode inside the block, every module's own flag afterwards."""
+def at_rest(model: nn.Module) -> Iterator[None]:
+    """Evaluation mode inside the block, every module's own flag afterwards.
+
+    >>> layer = nn.Dropout()
+    >>> with at_rest(layer):
+    ...     layer.training
+    False
+    >>> layer.training
+    True
+    """
     flags = [(module, module.training) for module in model.modules()]
     model.eval()
     try:

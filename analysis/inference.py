@@ -124,9 +124,7 @@ def split_half_reliability(
     for _ in range(splits):
         order = generator.permutation(filled)
         halves = [order[: len(order) // 2], order[len(order) // 2 :]]
-        scores = np.stack(
-            [ratio_of_sums(np.stack([above[h].sum(0), below[h].sum(0)])[None])[0] for h in halves]
-        )
+        scores = np.stack([ratio_of_sums(np.stack([above[h].sum(0), below[h].sum(0)])[None])[0] for h in halves])
         scores = scores[:, ~np.isnan(scores).any(axis=0)]
         if scores.shape[1] > 1 and (scores.std(axis=1) > 1e-12).all():
             found.append(np.corrcoef(scores)[0, 1])

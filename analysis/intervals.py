@@ -45,9 +45,7 @@ class Interval:
     excluded: Any = 0
 
 
-def bootstrap_interval(
-    values: ArrayLike, *, seed: Seed = 0, resamples: int = 2000, level: float = 0.95
-) -> Interval:
+def bootstrap_interval(values: ArrayLike, *, seed: Seed = 0, resamples: int = 2000, level: float = 0.95) -> Interval:
     """The mean over the first axis with its percentile bootstrap interval (Efron 1979).
 
     Args:
@@ -62,12 +60,8 @@ def bootstrap_interval(
     """
     numbers = np.asarray(values, dtype=np.float64)
     present = ~np.isnan(numbers)
-    found = ratio_interval(
-        np.where(present, numbers, 0.0), present, seed=seed, resamples=resamples, level=level
-    )
-    return Interval(
-        found.value, found.low, found.high, found.upper, present.sum(axis=0), (~present).sum(axis=0)
-    )
+    found = ratio_interval(np.where(present, numbers, 0.0), present, seed=seed, resamples=resamples, level=level)
+    return Interval(found.value, found.low, found.high, found.upper, present.sum(axis=0), (~present).sum(axis=0))
 
 
 def ratio_interval(
@@ -99,8 +93,7 @@ def ratio_interval(
         below = np.broadcast_to(below[:, None], above.shape)
     if above.shape != below.shape or above.ndim not in (1, 2):
         raise BadInput(
-            f"numerators {above.shape} and denominators {below.shape}: "
-            "expected [cells, head] and the same, or [cells]"
+            f"numerators {above.shape} and denominators {below.shape}: expected [cells, head] and the same, or [cells]"
         )
     sums = np.stack([above, below], axis=1)
     return cell_interval(sums, ratio_of_sums, seed=seed, resamples=resamples, level=level, counts=below != 0)
@@ -169,8 +162,7 @@ def _resampled(
     weights = generator.multinomial(cells, np.full(cells, 1 / cells), size=resamples).astype(np.float64)
     step = max(1, _BUDGET // max(1, quantities * heads))
     chunks = [
-        statistic(np.tensordot(weights[start : start + step], table, axes=1))
-        for start in range(0, resamples, step)
+        statistic(np.tensordot(weights[start : start + step], table, axes=1)) for start in range(0, resamples, step)
     ]
     return np.concatenate(chunks)
 

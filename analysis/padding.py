@@ -60,9 +60,7 @@ def _moved_inputs(batch: Batch, stream: str, tokens: Tokens, order: Tensor) -> d
     mine = stream == "decoder"
     shape = tuple(tokens.valid.shape)
     moved = {
-        name: _along(value, order)
-        if name.startswith("decoder_") == mine and tuple(value.shape[:2]) == shape
-        else value
+        name: _along(value, order) if name.startswith("decoder_") == mine and tuple(value.shape[:2]) == shape else value
         for name, value in batch.inputs.items()
     }
     # Without a mask the padding would be attended to once it stands after the tokens.
