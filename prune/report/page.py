@@ -8,7 +8,7 @@ from typing import Any
 from headwise.prune.report.colours import RoleColour
 from headwise.prune.report.document import Report
 from headwise.prune.report.verdict import significant
-from headwise.prune.report.words import about, changed, drift, flips, per_class, reasons, sizes
+from headwise.prune.report.words import about, chance, changed, drift, flips, per_class, reasons, sizes
 
 ROLE_ROWS = 100
 CLUSTER_ROWS = 20
@@ -31,6 +31,7 @@ def page_of(report: Report, colours: Mapping[str, RoleColour]) -> dict[str, Any]
         "different": significant(report.accuracy),
         "drift": drift(report.speed),
         "flips": flips(report.accuracy),
+        "by_chance": chance(report.accuracy),
         "a_changed": changed(report.accuracy),
         "with_chance": bool(similarity and any(pair.chance is not None for pair in similarity.pairs)),
         "per_class": per_class(report.accuracy),

@@ -93,6 +93,27 @@ def flips(accuracy: Mapping[str, Any]) -> str:
     return f"Of {total} examples, {lost} got worse and {gained} got better."
 
 
+def chance(accuracy: Mapping[str, Any]) -> str:
+    """What as many heads drawn at random would have cost, beside the plan's.
+
+    >>> found = {"all": 0.8, "plan": 0.75, "drawn": [0.7, 0.6], "mean": 0.65, "spread": 0.07, "worse": 2}
+    >>> chance({"metric": "accuracy", "chance": {**found, "n": 256, "heads": 24}})[:68]
+    'Is the choice worth it? With 24 heads silenced and nothing repaired,'
+    """
+    found = accuracy.get("chance")
+    if not isinstance(found, Mapping) or not found.get("drawn"):
+        return ""
+    metric = str(accuracy.get("metric", ""))
+    shown = {name: formats.in_metric(found.get(name), metric) for name in ("all", "plan", "mean")}
+    low, high = (formats.in_metric(end(found["drawn"]), metric) for end in (min, max))
+    return (
+        f"Is the choice worth it? With {formats.plural(found.get('heads'), 'head')} silenced and nothing repaired, "
+        f"as the plan chose them: {shown['plan']}; drawn at random: {shown['mean']} on average, {low} to {high} "
+        f"in {len(found['drawn'])} draws, {found.get('worse')} of them worse than the plan; with all heads: "
+        f"{shown['all']} ({metric}, {formats.count(found.get('n'))} examples)."
+    )
+
+
 def changed(accuracy: Mapping[str, Any]) -> list[dict[str, str]]:
     """The examples whose judgement moved most: text, label, and what each model said (else its score).
 
