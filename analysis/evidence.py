@@ -113,7 +113,10 @@ class Evidence:
         if not isinstance(document, dict) or document.get("schema") != SCHEMA:
             got = document.get("schema") if isinstance(document, dict) else type(document).__name__
             raise BadInput(f"{source / _FACTS}: schema {got!r}, expected {SCHEMA}; made by another release of headwise")
-        heads = [(str(site), int(head)) for site, head in document["heads"]]
+        try:
+            heads = [(str(site), int(head)) for site, head in document["heads"]]
+        except (KeyError, TypeError, ValueError) as error:
+            raise BadInput(f"{source / _FACTS}: broken ({error!r}); restore the file or run again") from None
         wrong = [name for name, array in arrays.items() if _per_head(name) and array.shape[:1] != (len(heads),)]
         if wrong:
             raise BadInput(

@@ -47,11 +47,13 @@ def read_source(
     True
     """
     if source == _EMBEDDED:
+        _refuse(source, "text that Python carries", split=split, revision=revision, text=text, label=label, pair=pair)
         return embedded_corpus()
     path = Path(source).expanduser()
     if path.is_file() or (not path.exists() and path.suffix.lower() in FORMATS):
+        _refuse(source, "a file, not a data set", split=split, revision=revision)
         if FORMATS.get(path.suffix.lower(), "text") == "text":
-            _refuse_columns(source, label=label, pair=pair)
+            _refuse_columns(source, text=text, label=label, pair=pair)
             return read_texts(path)
         return read_table(path, text, label, pair, header=header)
     return read_dataset(source, split=split or "train", text=text, label=label, pair=pair, revision=revision)
@@ -98,7 +100,7 @@ def read_table(
     """
     path = Path(path).expanduser()
     if FORMATS.get(path.suffix.lower()) == "text":
-        _refuse_columns(str(path), label=label, pair=pair)
+        _refuse_columns(str(path), text=text, label=label, pair=pair)
         return read_texts(path)
     return _corpus(open_table(path, (text, label, pair), header), str(path), text, label, pair)
 
@@ -162,6 +164,13 @@ def _split_of(found: Any, name: str, split: str) -> Any:
     if split not in found:
         raise BadInput(f"{name}: no split {split!r}; the splits are {', '.join(map(repr, found))}")
     return found[split]
+
+
+def _refuse(source: str, kind: str, **asked: object) -> None:
+    """Tell what was asked of a source that has no such thing, instead of leaving it out in silence."""
+    for what, value in asked.items():
+        if value is not None:
+            raise BadInput(f"{source}: {what} {value!r} asked of {kind}, which has none; leave it out")
 
 
 def _refuse_columns(source: str, **columns: Column | None) -> None:

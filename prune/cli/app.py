@@ -23,6 +23,7 @@ from headwise.prune.cli import (
     rescue,
     speed,
     sweep,
+    view,
 )
 from headwise.prune.cli.faults import explain
 from headwise.prune.cli.terminal import complain
@@ -46,6 +47,7 @@ app.command("evaluate")(evaluate.evaluate)
 app.command("speed")(speed.speed)
 app.command("report")(report.report)
 app.command("heads")(heads.heads)
+app.command("view")(view.view)
 app.command("families")(families.families)
 app.command("rescue")(rescue.rescue)
 app.add_typer(recipes.app, name="recipes")
@@ -73,6 +75,10 @@ def program(
         os.environ[DEBUG] = "1"
 
 
+def _code(left: SystemExit) -> int:
+    return left.code if isinstance(left.code, int) else int(left.code is not None)
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the program and return its exit code.
 
@@ -86,8 +92,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         code = app(args=words or ["--help"], prog_name="headwise", standalone_mode=False)
         sys.stdout.flush()
-    except SystemExit:
-        return 0  # not standalone, typer leaves this way only where the reader has closed the pipe (`| head`)
+    except SystemExit as left:
+        # Not standalone, typer leaves this way only where the reader has closed the pipe (`| head`), with 1.
+        return 0 if isinstance(left.__context__, OSError) else _code(left)
     except BrokenPipeError:
         # The same, seen late. Python would complain once more when it closes stdout.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
