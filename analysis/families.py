@@ -24,8 +24,26 @@ VALUE = (
 FUSED = ("c_attn", "query_key_value", "qkv", "qkv_proj", "Wqkv", "in_proj", "att_proj", "qkv_linear")
 FUSED_KV = ("kv_b_proj", "to_kv", "kv_proj", "c_attn")
 OUTPUT = (
-    "o_proj", "out_proj", "c_proj", "dense", "out_lin", "o", "proj", "projection", "Wo", "output_proj",
-    "projection_layer", "linear_out", "attention_out", "to_out", "post_proj", "wo", "linear_o", "output", "post",
+    "o_proj",
+    "out_proj",
+    "c_proj",
+    "dense",
+    "out_lin",
+    "o",
+    "proj",
+    "projection",
+    "Wo",
+    "output_proj",
+    "projection_layer",
+    "linear_out",
+    "attention_out",
+    "to_out",
+    "post_proj",
+    "wo",
+    "linear_o",
+    "output",
+    "post",
+    "output_projection",
 )
 # A projection may be wrapped: the matrix is this part of it.
 WRAPPED = ("linear", "0")  # fmt: skip
@@ -41,8 +59,8 @@ HEAD_WIDTHS = ("v_head_dim", "head_dim", "attention_head_size", "head_size", "ke
                "dim_per_head", "d_head", "head_width")  # fmt: skip
 QUERY_WIDTHS = ("all_head_size", "split_size", "inner_dim", "embed_dim", "hidden_size", "attn_dim", "dim",
                 "all_head_dim", "query_size", "d_model", "q_size", "embed_size", "inner_size", "head_size",
-                "hidden_size_output")  # fmt: skip
-KV_WIDTHS = ("kv_dim", "kv_size")
+                "hidden_size_output", "q_dim")  # fmt: skip
+KV_WIDTHS = ("kv_dim", "kv_size", "k_dim", "v_dim")
 CONFIG_HEAD_COUNTS = (*HEAD_COUNTS, "encoder_attention_heads", "decoder_attention_heads")
 CONFIG_KV_COUNTS = ("num_key_value_heads", "num_kv_heads")
 WINDOWS = ("sliding_window", "local_window_size", "window_size")
@@ -79,6 +97,7 @@ HEAD_ARGUMENTS: dict[str, tuple[tuple[str, int], ...]] = {
     "MPNetSelfAttention": (("position_bias", 1),),
     "FalconAttention": (("alibi", 1), ("attention_mask", 1)),
     "CpmAntAttention": (("position_bias", 1),),
+    "LayoutLMv3SelfAttention": (("position_bias", 1),),
     # Their models hand on masks that have been expanded to all heads.
     "EomtAttention": (("attention_mask", 1),),
     "EomtDinov3Attention": (("attention_mask", 1),),
@@ -113,12 +132,17 @@ CUT_REFUSED = {
         "LongformerSelfAttention", "LEDEncoderSelfAttention", "LEDDecoderAttention", "TrOCRAttention",
         "ProphetNetAttention", "ProphetNetNgramSelfAttention", "PegasusXAttention", "PegasusXGlobalLocalAttention",
         "GroupViTAttention", "TimesformerSelfAttention", "MgpstrAttention", "BlipAttention", "Blip2Attention",
-        "InstructBlipAttention", "InstructBlipVideoAttention", "PvtV2SelfAttention",
+        "InstructBlipAttention", "InstructBlipVideoAttention", "PvtV2SelfAttention", "Florence2VisionWindowAttention",
         "fsmt.Attention",
     ), _RESHAPES),
     "CodeGenAttention": "its fused projection is split over four fixed partitions, not over heads",
     "WavLMAttention": "its position gate splits the hidden state into as many parts as there are heads",
     "ConvBertSelfAttention": "its convolutions share the projections of its heads",
+    **dict.fromkeys(("BailingHybridDeltaAttention", "KimiLinearDeltaAttention"),
+                    "it is a recurrence with convolutions over all heads"),
+    "EfficientLoFTRAttention": "its rotary positions run over the width of all heads",
+    "FunAsrNanoAttention": "a convolution over the values of all heads is added to its output",
+    "LiltSelfAttention": "its two streams add up their scores, so heads go from both at once",
     "DiffLlamaAttention": "its heads work in pairs: half of them is subtracted from the other half",
     "DogeAttention": "its mask is computed from the values of all heads at once",
     "GroupViTAssignAttention": "it has one head",

@@ -17,7 +17,7 @@ WAVES = (TOKENS, 64, 128, 400, 1600, 4000)
 
 # Names of inputs by what they hold, where forwards agree on them.
 _IDS = ("input_ids", "decoder_input_ids", "qformer_input_ids", "char_input_ids")
-_PIXELS = ("pixel_values", "pixel_values_videos", "hidden_states", "images")
+_PIXELS = ("pixel_values", "pixel_values_videos", "images", "image")
 _SIGNALS = ("input_features", "input_values", "audio_values", "past_values", "audio_mel")
 _GRIDS = ("grid_thw", "image_grid_thw", "video_grid_thw", "target_sizes", "spatial_shapes")
 _MASKS = ("attention_mask", "input_features_mask", "feature_attention_mask", "audio_mel_mask", "pixel_attention_mask")
@@ -95,7 +95,7 @@ def _candidates(model: Any, draw: _Draw) -> Iterator[dict[str, Any]]:
         # Pixels want their own placeholder tokens in the text, so text comes alone first, unless both are wanted.
         scenes += [draw.text()] if not draw.both else []
     pixels, signals = [n for n in _PIXELS if n in names], [n for n in _SIGNALS if n in names]
-    if pixels:
+    if pixels or any(n in names for n in _GRIDS):
         scenes += draw.images()
     if signals:
         scenes += draw.signals()
@@ -205,7 +205,7 @@ class _Draw:
             for shape in shapes
         ]  # fmt: skip
         for width in (flat * temporal, flat, self.width):
-            packed = dict.fromkeys(_PIXELS, lambda width=width: self.noise(PATCHES, width))  # type: ignore[misc]
+            packed = dict.fromkeys((*_PIXELS, "hidden_states"), lambda width=width: self.noise(PATCHES, width))  # type: ignore[misc]
             scenes.append({**packed, **dict.fromkeys(_GRIDS, lambda: self.whole([[1, 4, 4]]))})
         pictures = dict.fromkeys(_PIXELS, lambda: self.noise(PATCHES, c, self.patch, self.patch))
         return [*scenes, {**pictures, **dict.fromkeys(_GRIDS, lambda: self.whole([[1, 4, 4]]))},
@@ -213,7 +213,9 @@ class _Draw:
 
     def signals(self) -> list[dict[str, Callable[[], Any]]]:
         """The shapes that sounds and series come in, from short to long."""
-        bins = self.number("num_mel_bins", "input_feat_per_channel", "feature_size", "n_mels", "hidden_size", default=80)
+        bins = self.number(
+            "num_mel_bins", "input_feat_per_channel", "feature_size", "n_mels", "hidden_size", default=80
+        )
         lengths = (self.number("max_length", "context_length", "spec_size", default=TOKENS), *WAVES,
                    2 * self.number("max_source_positions", default=TOKENS))  # fmt: skip
         inputs = self.number("num_input_channels", default=1)

@@ -38,7 +38,7 @@ warnings.filterwarnings("ignore")
 import torch  # noqa: E402
 import transformers  # noqa: E402
 from tiny import OVERRIDES, build, model_classes, tiny_configs  # noqa: E402
-from transformers import CONFIG_MAPPING  # noqa: E402
+from transformers import CONFIG_MAPPING, PreTrainedModel  # noqa: E402
 
 from headwise.analysis.anatomy import attention_like  # noqa: E402
 from headwise.analysis.errors import BadInput, CannotCut, UnknownModel  # noqa: E402
@@ -48,7 +48,7 @@ from headwise.analysis.synthetic import main_output, synthetic_inputs  # noqa: E
 from headwise.prune.surgery import cut  # noqa: E402
 
 # A wrong slice shows as 1e-2 or more; some forwards compute a part in float32 whatever the weights are.
-LIMIT = 1e-6
+LIMIT, LIMIT_OF_FLOATS = 1e-6, 1e-4
 
 
 class Timeout(BaseException):
@@ -104,36 +104,66 @@ def _judge(name: str) -> dict[str, Any]:
     if not classes:
         return {"verdict": "no model class", "why": "this configuration belongs to no model class of its own"}
     met: list[str] = []
-    best: dict[str, Any] | None = None
-    for config in tiny_configs(cls, OVERRIDES.get(name, {})):
-        for model_class in classes[:3]:
-            try:
-                model = build(model_class, copy.deepcopy(config)).double()
-                _eager_experts(model)
-                found = _sites(model)
-                if isinstance(found, dict) and "verdict" in found:
-                    best = best or found | {"class": model_class.__name__}
-                    continue
-                inputs = synthetic_inputs(model)
-            except Exception as error:
-                met.append(f"{model_class.__name__}: {_short(error)}")
-                continue
-            verdict = _measure(model, inputs) | {"class": model_class.__name__}
-            if verdict["verdict"] not in ("not reached",):
-                return verdict
-            best = best or verdict
-    return best or {"verdict": "not buildable", "why": " / ".join(dict.fromkeys(met))[:700]}
-
-
-def _sites(model: Any) -> dict[str, Any]:
+    best: dict[str, Any] = {}
+    parts: list[Any] = []
     try:
-        return find_sites(model)
+        for config in tiny_configs(cls, OVERRIDES.get(name, {})):
+            for model_class in classes[:4]:
+                found = _one(model_class, config, met, parts)
+                if found.get("verdict") in ("exact", "refused", "WRONG", "FAILED"):
+                    return found
+                best = best or found
+    except Exception as error:  # noqa: BLE001 - no configuration could be made at all
+        met.append(_short(error))
+    for part in parts:
+        # Where nothing runs the whole, its towers may run alone.
+        with contextlib.suppress(BadInput):
+            found = _measure(part, synthetic_inputs(part))
+            if found["verdict"] != "not reached":
+                return found | {"class": type(part).__name__, "part": True}
+    if not best and not _has_attention(cls, classes):
+        return {"verdict": "no attention", "why": "no attention module"}
+    return best or {"verdict": "not buildable", "why": " / ".join(dict.fromkeys(met))[-700:]}
+
+
+def _one(model_class: Any, config: Any, met: list[str], parts: list[Any]) -> dict[str, Any]:
+    """One class with one configuration: its verdict, or nothing and a line in `met`."""
+    try:
+        model = build(model_class, copy.deepcopy(config))
+    except Exception as error:  # noqa: BLE001 - the next class may do
+        met.append(f"{model_class.__name__}: {_short(error)}")
+        return {}
+    _eager_experts(model)
+    try:
+        find_sites(model)
     except UnknownModel as error:
         if not attention_like(model):
-            return {"verdict": "no attention", "why": "no attention module"}
-        return {"verdict": "refused", "why": f"not understood: {str(error).split('found: ')[-1][:260]}"}
+            return {"verdict": "no attention", "why": "no attention module", "class": model_class.__name__}
+        told = str(error).split("found: ")[-1].split(". A site needs")[0]
+        return {"verdict": "refused", "why": f"not understood: {told[:260]}", "class": model_class.__name__}
     except BadInput as error:
-        return {"verdict": "refused", "why": str(error)[:260]}
+        return {"verdict": "refused", "why": str(error)[:260], "class": model_class.__name__}
+    for dtype in (torch.float64, torch.float32):
+        # Some forwards compute a part in float32 and stumble over float64 weights.
+        model.to(dtype)
+        try:
+            inputs = synthetic_inputs(model)
+        except BadInput as error:
+            met.append(_short(error).partition("no synthetic input fits its forward ")[2][:330])
+            continue
+        return _measure(model, inputs) | {"class": model_class.__name__}
+    if not parts:
+        parts += [m.double() for path, m in model.named_modules() if path and isinstance(m, PreTrainedModel)]
+    return {}
+
+
+def _has_attention(cls: Any, classes: list[Any]) -> bool:
+    """Whether the class, at its full size and without weights, owns attention; yes, if it cannot even be built so."""
+    try:
+        with torch.device("meta"):
+            return bool(attention_like(classes[0](cls())))
+    except Exception:  # noqa: BLE001 - then nobody can say that it has none
+        return True
 
 
 def _measure(model: Any, inputs: dict[str, Any]) -> dict[str, Any]:
@@ -145,13 +175,14 @@ def _measure(model: Any, inputs: dict[str, Any]) -> dict[str, Any]:
     if not reached:
         return told | {"verdict": "not reached", "why": "the inputs pass through no site"}
     dense = _run(model, inputs)
+    limit = LIMIT if next(model.parameters()).dtype == torch.float64 else LIMIT_OF_FLOATS
     refused: dict[str, str] = {}
     worst = 0.0
     for plan in _plans(sites, reached):
         want = _run(_oracle(model, sites, plan), inputs)
         with gated(model, plan):
             gate = _apart(want, _run(model, inputs))
-        if gate > LIMIT:
+        if gate > limit:
             return told | {"verdict": "WRONG", "why": f"gate differs from the oracle by {gate:.1e} ({plan})"}
         if _apart(dense, _run(model, inputs)) > 0:
             return told | {"verdict": "WRONG", "why": "the gate did not give the model back"}
@@ -181,7 +212,7 @@ def _measure(model: Any, inputs: dict[str, Any]) -> dict[str, Any]:
         except Exception as error:
             return told | {"verdict": "FAILED", "why": f"after the cut: {_short(error)} ({cuttable})"}
         worst = max(worst, _apart(want, got))
-        if worst > LIMIT:
+        if worst > limit:
             return told | {"verdict": "WRONG", "why": f"cut differs from the oracle by {worst:.1e} ({cuttable})"}
     if refused and len({n for n in sites if sites[n].refusal}) == len(sites):
         return told | {"verdict": "refused", "why": next(iter(refused.values()))}

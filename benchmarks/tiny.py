@@ -34,10 +34,31 @@ SPECIAL = re.compile(r".*(token_id|token_index|_id)$")
 VOCABULARY = 128
 # What some classes insist on besides, by model type.
 OVERRIDES: dict[str, dict[str, Any]] = {
-    "gptj": {"rotary_dim": 4},
-    "codegen": {"rotary_dim": 4},
+    "bamba": {"mamba_n_heads": 8, "mamba_d_head": 8, "attn_layer_indices": [1]},
     "bridgetower": {"vision_config.hidden_size": 128, "hidden_size": 128},
     "bridgetower_vision_model": {"hidden_size": 128},
+    "codegen": {"rotary_dim": 4},
+    "deepseek_v2": {"num_experts_per_tok": 2},
+    "dots1": {"n_routed_experts": 4, "num_experts_per_tok": 2, "n_group": 1, "topk_group": 1},
+    "esm": {"vocab_size": 99, "pad_token_id": 0, "mask_token_id": 3},
+    "falcon_h1": {"mamba_d_ssm": 64, "mamba_n_heads": 8, "mamba_d_head": 8},
+    "gemma3n_text": {"num_kv_shared_layers": 0},
+    "gpt_neo": {"attention_types": [[["global", "local"], 1]]},
+    "gptj": {"rotary_dim": 4},
+    "granitemoehybrid": {"mamba_n_heads": 8, "mamba_d_head": 8, "layer_types": ["mamba", "attention"]},
+    "hunyuan_v1_dense": {"head_dim": 8},
+    "hunyuan_v1_moe": {"head_dim": 8},
+    "hunyuan_vl": {"text_config.head_dim": 8},
+    "hunyuan_vl_text": {"head_dim": 8},
+    "ministral": {"head_dim": 8},
+    "ernie4_5_moe": {"moe_num_experts": 4, "moe_k": 2},
+    "step3p5": {"sliding_window": 4},
+    "step3p7": {"text_config.sliding_window": 4},
+    "dory": {"n_input_layers": 1, "n_recurrent_layers": 1, "n_output_layers": 0, "num_hidden_layers": 2},
+    "fun_asr_nano": {"adaptor_config.intermediate_size": 8},
+    "gemma4_assistant": {"text_config.hidden_size_per_layer_input": 0},
+    "glm5_next_text": {"index_topk": 16},
+    "xmod": {"default_language": "en_XX"},
 }
 
 
@@ -78,7 +99,7 @@ def model_classes(cls: type[PreTrainedConfig]) -> list[type[PreTrainedModel]]:
                                         len(c.__name__)))  # fmt: skip
 
 
-def build(cls: type[PreTrainedModel], config: PreTrainedConfig, *, most: int = 30_000_000) -> PreTrainedModel:
+def build(cls: type[PreTrainedModel], config: PreTrainedConfig, *, most: int = 120_000_000) -> PreTrainedModel:
     """A model with random weights, biases and tables, in evaluation mode."""
     with torch.device("meta"):
         size = sum(parameter.numel() for parameter in cls(config).parameters())
@@ -127,7 +148,11 @@ def _small(name: str, value: Any, fields: dict[str, Any], keep: tuple[str, ...],
         return 4 if name == "prediction_length" else value
     if isinstance(value, int):
         return _number(name, value, fields, keep, layers)
-    if isinstance(value, (list, tuple)) and value and all(isinstance(v, int) and not isinstance(v, bool) for v in value):
+    if (
+        isinstance(value, (list, tuple))
+        and value
+        and all(isinstance(v, int) and not isinstance(v, bool) for v in value)
+    ):
         return _list(name, list(value), keep)
     if isinstance(value, dict) and "mrope_section" in value and "head" not in keep:
         return {**value, "mrope_section": [2, 1, 1]}
@@ -158,7 +183,10 @@ def _number(name: str, value: int, fields: dict[str, Any], keep: tuple[str, ...]
 def _kept(name: str, keep: tuple[str, ...]) -> bool:
     if "all" in keep:
         return not any(word in name for word in ("layer", "vocab", "depth", "experts", "blocks"))
-    words = {"head": ("head_dim", "d_kv", "head_size", "rotary", "dim_head"), "hidden": ("hidden", "d_model", "embed", "dim", "width")}
+    words = {
+        "head": ("head_dim", "d_kv", "head_size", "rotary", "dim_head"),
+        "hidden": ("hidden", "d_model", "embed", "dim", "width"),
+    }
     return any(word in name for group in keep for word in words.get(group, ()))
 
 
@@ -169,7 +197,9 @@ def _list(name: str, value: list[int], keep: tuple[str, ...]) -> list[int]:
         return value if "image" in keep else [min(v, 32) for v in value]
     if "hidden" in keep or "all" in keep:
         return value
-    if re.fullmatch(r"(.*_)?(hidden_sizes|embed_dims?|neck_hidden_sizes|hidden_dims|channels|encoder_hidden_sizes)", name):
+    if re.fullmatch(
+        r"(.*_)?(hidden_sizes|embed_dims?|neck_hidden_sizes|hidden_dims|channels|encoder_hidden_sizes)", name
+    ):
         unit = max(1, value[0] // 16)
         return [16 * max(1, round(v / unit / 16)) for v in value]
     return value

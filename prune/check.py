@@ -62,7 +62,7 @@ def check_edits(model: nn.Module, edits: Sequence[Mapping[str, Any]]) -> None:
 
 def _typed(where: str, edit: Mapping[str, Any]) -> None:
     kind = edit.get("edit")
-    if kind not in _KEYS or not isinstance(edit.get("module"), str):
+    if kind not in _KEYS or not (edit.get("module") == "" or _is(edit.get("module"), _STR)):
         raise BadInput(f"{where}: unknown kind of edit; expected one of {', '.join(_KEYS)} at a module's path")
     for key, expected in _KEYS[kind].items():
         if not _is(edit.get(key), expected):

@@ -110,6 +110,10 @@ def save(
 
 def _save_own(model: Any, work: Path, facts: Mapping[str, Any]) -> None:
     record = read_record(model)
+    if record is not None:
+        # It may have been opened as another class than it was cut as.
+        record = {**record, "class": type(model).__name__}
+        model.config.headwise = record
     model.save_pretrained(work)
     if record is None:
         return
@@ -160,6 +164,13 @@ def _open(cls: Any, name: str, options: Mapping[str, Any], *, config: Any, **mor
         if options.get("use_safetensors") and "safetensors" in str(error):
             hint = " (only pickled weights? they can run code: pass use_safetensors=False if you trust them)"
         raise BadInput(f"cannot load {name!r}: {_first_line(error)}{hint}") from error
+    except RuntimeError as error:
+        if "mismatched" not in str(error):
+            raise
+        raise BadInput(
+            f"cannot load {name!r}: its weights have other shapes than {cls.__name__} with the heads that its config.json "
+            "names; weights and config.json do not belong together"
+        ) from error
 
 
 def _first_line(error: BaseException) -> str:

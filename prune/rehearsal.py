@@ -127,6 +127,7 @@ def _output(model: nn.Module, site: Site, inputs: dict[str, Any], *, stop: bool 
             raise _Enough
 
     handle = model.get_submodule(site.module if whole else site.output).register_forward_hook(look)
+    torch.manual_seed(0)  # some forwards draw (masked patches); every pass must draw the same
     try:
         with contextlib.suppress(_Enough):
             model(**inputs)

