@@ -22,6 +22,7 @@ class GateSums:
         outer: sum over examples of the gradients' outer product.
         per_token: sum over tokens of the absolute token gradient.
         per_batch: sum over batches of the absolute gradient of the batch's summed loss.
+        signed: sum over examples of the gradient.
         tokens: how many tokens were seen.
     """
 
@@ -29,6 +30,7 @@ class GateSums:
     outer: Float[Tensor, "head head"]
     per_token: Float[Tensor, " head"]
     per_batch: Float[Tensor, " head"]
+    signed: Float[Tensor, " head"]
     tokens: int = 0
 
     @classmethod
@@ -39,7 +41,8 @@ class GateSums:
         torch.Size([2, 2])
         """
         empty = Moments.zeros(heads, device)
-        return cls(empty.first, empty.second, empty.first.clone(), empty.first.clone())
+        first = empty.first
+        return cls(first, empty.second, first.clone(), first.clone(), first.clone())
 
     def add(self, gradients: Float[Tensor, "batch head"], per_token: Float[Tensor, " head"], tokens: int) -> None:
         """Count a batch in.
@@ -59,6 +62,7 @@ class GateSums:
         self.outer += gradients.T @ gradients
         self.per_token += per_token.to(self.per_token)
         self.per_batch += gradients.sum(0).abs()
+        self.signed += gradients.sum(0)
         self.tokens += tokens
 
 

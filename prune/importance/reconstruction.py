@@ -20,23 +20,23 @@ class Reconstruction(BaseModel):
     see `RepairCost`. Contexts are centred where the projection has a bias, which then takes the mean. The
     score of a head is its place in the order of removal.
 
-    With `weight: output` the loss's gradient weighs the directions of the block's output, but every token
-    counts the same, as in a repair without weights; one forward pass more, and steadier where few texts carry
-    most of the gradient. With `weight: none` no loss is needed: all directions count the same, relative to the
-    size of the output.
+    The loss's gradient weighs the directions of the block's output (`weight: output`); every token counts the
+    same, as in the repair that follows. With `gradient` tokens count by their gradient, too: one forward pass
+    less, but few texts may carry most of it. With `none` no loss is needed: all directions count the same,
+    relative to the size of the output.
 
     >>> Reconstruction().weight
-    'gradient'
+    'output'
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
-    #: Forward-backward passes over the calibration texts, and how many more per head.
-    passes: ClassVar[float] = 1
+    #: Forward-backward passes over the calibration texts (one and a forward pass), and how many more per head.
+    passes: ClassVar[float] = 4 / 3
     passes_per_head: ClassVar[float] = 0
 
     kind: Literal["reconstruction"] = "reconstruction"
     weight: Literal["gradient", "output", "none"] = Field(
-        default="gradient",
+        default="output",
         description="what the loss's gradient weighs: tokens and output directions, directions alone, or nothing",
     )
     ridge: float = Field(default=1e-2, gt=0, le=10, description="added to the diagonal, in units of its mean")

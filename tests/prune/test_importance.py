@@ -9,7 +9,7 @@ from torch import nn
 
 from headwise.analysis.batching import Batch, Tokens
 from headwise.analysis.errors import BadInput
-from headwise.analysis.gates import gated
+from headwise.analysis.gates import contexts, gated
 from headwise.analysis.projections import output_bias, output_weight
 from headwise.analysis.sites import Site, find_sites, heads_of
 from headwise.analysis.texts import Text
@@ -195,7 +195,7 @@ def test_one_pass_serves_gradient_fisher_and_reconstruction():
     model, calls = made("bert"), []
     model.register_forward_pre_hook(lambda *_: calls.append(1))
     context = calibration(model)
-    for score in (Reconstruction(), Gradient(), Fisher()):
+    for score in (Reconstruction(weight="gradient"), Gradient(), Fisher()):
         score.score(context)
     assert len(calls) == len(batched())
 
@@ -549,7 +549,11 @@ def test_redundancy_reads_the_evidence_and_names_the_rival():
 
 def test_every_score_is_a_frozen_recipe_part_and_gives_float64_per_head():
     model = made("bert")
-    arrays = {"similarity/pearson": np.eye(8)}
+    arrays = {
+        "similarity/pearson": np.eye(8),
+        "statistics/confidence": np.linspace(0, 1, 8),
+        "roles/previous/low": np.linspace(-1, 1, 8),
+    }
     for kind, score in SCORES.items():
         method = TypeAdapter(score).validate_python({"kind": kind})
         found = method.score(calibration(model, evidence=evidence_of(model, **arrays)))
@@ -571,3 +575,68 @@ def test_repair_costs_need_no_second_measurement():
     first = costs.start(block)
     first.remove((0,))
     assert costs.start(block).costs([(0,)])[0] > 0, "a new start has lost nothing"
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_taylor_to_second_order_equals_autograd_through_the_gates(name):
+    model = made(name)
+    each = gate_gradients(model)
+    found = SCORES["taylor2"]().score(calibration(model))
+    np.testing.assert_allclose(flat(found), (-each + each**2 / 2).mean(0), rtol=1e-8, atol=1e-12)
+
+
+@pytest.mark.parametrize("name", ["bert", "gpt2"])
+def test_activation_and_variance_equal_numpy(name):
+    model = made(name)
+    sites, rows = find_sites(model), {}
+    for batch in batched():
+        with torch.no_grad(), contexts(model, sites) as seen:
+            model(**batch.inputs)
+        for site, found in seen.items():
+            rows.setdefault(site, []).append(found[0][batch.tokens[""].valid])
+    size, spread_ = (SCORES[kind]().score(calibration(model)) for kind in ("activation", "variance"))
+    for site, parts in rows.items():
+        seen = torch.cat(parts).numpy()
+        weight = output_weight(model, sites[site]).numpy()
+        heads = seen.reshape(len(seen), sites[site].heads, -1)
+        np.testing.assert_allclose(size[site], np.sqrt((heads**2).sum(-1).mean(0)), rtol=1e-6)
+        columns = seen.var(0) * (weight**2).sum(0)
+        np.testing.assert_allclose(spread_[site], columns.reshape(sites[site].heads, -1).mean(1), rtol=1e-6)
+
+
+def test_standard_columns_are_those_of_their_site():
+    model = made("bert")
+    plain, standard = (SCORES["variance"](normalize=how).score(calibration(model)) for how in ("none", "standard"))
+    for site in plain:
+        assert list(np.argsort(plain[site])) == list(np.argsort(standard[site]))
+        assert abs(standard[site].mean()) < 1e-9
+
+
+def test_confidence_and_roles_are_read_from_the_evidence():
+    model = made("bert")
+    low = np.array([0.1, -0.2, 0.5, 0, 0, 0, 0, 0])
+    arrays = {"statistics/confidence": np.arange(8.0), "roles/next/low": low, "roles/self/low": -low}
+    context = calibration(model, evidence=evidence_of(model, **arrays))
+    np.testing.assert_allclose(flat(SCORES["confidence"]().score(context)), np.arange(8.0))
+    found = SCORES["roles"]().score(context)
+    np.testing.assert_allclose(flat(found), np.abs(low))
+    assert found.notes["0"] == {0: "surely next", 1: "surely self", 2: "surely next"}
+    np.testing.assert_allclose(flat(SCORES["roles"](roles=("next",)).score(context)), np.maximum(low, 0))
+    with pytest.raises(BadInput, match="no role 'nose'"):
+        SCORES["roles"](roles=("nose",)).score(context)
+    with pytest.raises(BadInput, match="no statistics/confidence"):
+        SCORES["confidence"]().score(calibration(model))
+
+
+def test_combined_is_the_weighted_mean_of_ranks():
+    model = made("bert")
+    context = calibration(model)
+    parts = {kind: flat(SCORES[kind]().score(context)) for kind in ("gradient", "magnitude")}
+    ranks = {kind: values.argsort().argsort() / 7 for kind, values in parts.items()}
+    found = SCORES["combined"](scores={"gradient": 3.0, "magnitude": 1.0}).score(context)
+    np.testing.assert_allclose(flat(found), (3 * ranks["gradient"] + ranks["magnitude"]) / 4)
+    alone = SCORES["combined"](scores={"magnitude": 1.0}).score(context)
+    assert list(flat(alone).argsort()) == list(parts["magnitude"].argsort())
+    for wrong in ({}, {"nose": 1.0}, {"combined": 1.0}, {"gradient": 0.0}):
+        with pytest.raises(ValueError, match="scores"):
+            SCORES["combined"](scores=wrong)

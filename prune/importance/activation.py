@@ -1,0 +1,48 @@
+"""Activation: how much a head says."""
+
+from __future__ import annotations
+
+from typing import ClassVar, Literal
+
+import numpy as np
+from pydantic import BaseModel, ConfigDict, Field
+
+from headwise.prune.importance.calibration import Calibration
+from headwise.prune.importance.scores import Scores, spread
+
+
+class Activation(BaseModel):
+    """Root mean square, over tokens, of the length of a head's context; no loss is needed.
+
+    After Muralidharan et al., 2024 ("Compact language models via pruning and knowledge distillation", Minitron), who
+    add up lengths; squares make it a sum that does not depend on batches.
+
+    >>> Activation().kind
+    'activation'
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+    #: Forward-backward passes over the calibration texts (one forward pass), and how many more per head.
+    passes: ClassVar[float] = 1 / 3
+    passes_per_head: ClassVar[float] = 0
+
+    kind: Literal["activation"] = "activation"
+    normalize: Literal["none", "site"] = Field(
+        default="none", description="`site` divides by the site's Euclidean norm"
+    )
+
+    def score(self, calibration: Calibration) -> Scores:
+        """Scores per head, in the unit of the contexts.
+
+        Raises:
+            BadInput: a site whose contexts cannot be seen.
+        """
+        found = calibration.contexts()
+        values = {}
+        for name, site in calibration.sites.items():
+            squares = (found.fit[name] + found.held[name]).matrix(centred=False).diagonal()
+            lengths = np.sqrt(squares.reshape(-1, site.head_dim).sum(1))
+            if self.normalize == "site":
+                lengths = lengths / (np.linalg.norm(lengths) + 1e-20)
+            values[name] = spread(site, lengths[: len(site.kept)])
+        return Scores(self.kind, values)

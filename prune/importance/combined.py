@@ -1,0 +1,80 @@
+"""Combined: several scores, by their ranks."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal
+
+import numpy as np
+from pydantic import BaseModel, ConfigDict, Field, field_validator
+from pydantic_core import PydanticCustomError
+
+from headwise.prune.importance.calibration import Calibration
+from headwise.prune.importance.scores import Scores
+
+
+class Combined(BaseModel):
+    """Weighted mean of the ranks that other scores, each with its defaults, give a head; 0 lowest, 1 highest.
+
+    Equal scores share their mean rank. What a score knows about heads together is not used.
+
+    >>> Combined(scores={"gradient": 2, "redundancy": 1}).passes
+    2.0
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    kind: Literal["combined"] = "combined"
+    scores: Mapping[str, Annotated[float, Field(gt=0)]] = Field(
+        default={"gradient": 1.0, "redundancy": 1.0}, description="kind of score: its weight"
+    )
+
+    @field_validator("scores")
+    @classmethod
+    def _known(cls, scores: Mapping[str, float]) -> Mapping[str, float]:
+        from headwise.prune.importance import SCORES
+
+        wrong = [kind for kind in scores if kind not in SCORES or kind == "combined"]
+        if wrong or not scores:
+            valid = ", ".join(kind for kind in SCORES if kind != "combined")
+            raise PydanticCustomError(
+                "scores",
+                "expected scores among {valid}, got {wrong}",
+                {"valid": valid, "wrong": ", ".join(wrong) or "none"},
+            )
+        return dict(scores)
+
+    def _parts(self) -> list[tuple[Any, float]]:
+        from headwise.prune.importance import SCORES
+
+        return [(SCORES[kind](), weight) for kind, weight in self.scores.items()]
+
+    @property
+    def passes(self) -> float:
+        """Forward-backward passes over the calibration texts, at most."""
+        return float(sum(part.passes for part, _ in self._parts()))
+
+    @property
+    def passes_per_head(self) -> float:
+        """The same per head."""
+        return float(sum(part.passes_per_head for part, _ in self._parts()))
+
+    def score(self, calibration: Calibration) -> Scores:
+        """Scores per head, from 0 to 1.
+
+        Raises:
+            BadInput: one of the scores cannot be had.
+        """
+        from scipy.stats import rankdata
+
+        heads = [(name, head) for name, site in calibration.sites.items() for head in site.kept]
+        total = np.zeros(len(heads))
+        for part, weight in self._parts():
+            found = part.score(calibration)
+            ranks = rankdata([found[name][head] for name, head in heads]) - 1
+            total += weight * ranks / max(len(heads) - 1, 1)
+        total /= sum(self.scores.values())
+        values = {name: np.full(site.heads, np.nan) for name, site in calibration.sites.items()}
+        for (name, head), value in zip(heads, total, strict=True):
+            values[name][head] = value
+        return Scores(self.kind, values)

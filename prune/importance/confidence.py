@@ -1,0 +1,41 @@
+"""Confidence: how sure a head is of where it looks."""
+
+from __future__ import annotations
+
+from typing import ClassVar, Literal
+
+import numpy as np
+from pydantic import BaseModel, ConfigDict
+
+from headwise.prune.importance.calibration import Calibration
+from headwise.prune.importance.known import from_evidence
+from headwise.prune.importance.scores import Scores
+
+
+class Confidence(BaseModel):
+    """Mean over tokens of a head's largest attention weight (Voita et al., 2019, "Analyzing multi-head ...").
+
+    Read from the evidence; heads without a number (no token had more than one key) score 0.
+
+    >>> Confidence().kind
+    'confidence'
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+    #: Forward-backward passes over the calibration texts beyond the analysis, and how many more per head.
+    passes: ClassVar[float] = 0
+    passes_per_head: ClassVar[float] = 0
+
+    kind: Literal["confidence"] = "confidence"
+
+    def score(self, calibration: Calibration) -> Scores:
+        """Scores per head, from 0 to 1.
+
+        Raises:
+            BadInput: the evidence lacks it, or is of another model.
+        """
+        values = from_evidence(calibration, "statistics/confidence", self.kind)
+        for name, site in calibration.sites.items():
+            kept = list(site.kept)
+            values[name][kept] = np.nan_to_num(values[name][kept])
+        return Scores(self.kind, values)

@@ -1,0 +1,32 @@
+"""Known: numbers per head that the evidence holds already."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from headwise.analysis.errors import BadInput
+from headwise.prune.importance.calibration import Calibration
+
+
+def from_evidence(calibration: Calibration, array: str, score: str) -> dict[str, np.ndarray]:
+    """An array of the evidence by site, float64 [head]; NaN where a head is gone.
+
+    Raises:
+        BadInput: there is no such array, or it is of another model.
+    """
+    evidence: Any = calibration.evidence
+    found = getattr(evidence, "arrays", {}).get(array)
+    if found is None:
+        raise BadInput(f"score {score}: the evidence has no {array}; analyse with it, or choose another score")
+    place = {(name, int(head)): index for index, (name, head) in enumerate(evidence.heads)}
+    values = {}
+    for name, site in calibration.sites.items():
+        missing = [head for head in site.kept if (name, head) not in place]
+        if missing:
+            raise BadInput(f"score {score}: the evidence is of another model: it has no head {name}.{missing[0]}")
+        values[name] = np.full(site.heads, np.nan)
+        for head in site.kept:
+            values[name][head] = float(found[place[name, head]])
+    return values
