@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path as FilePath
 from typing import Annotated, Any, Literal
 
@@ -19,8 +19,9 @@ from headwise.prune.importance import SCORES
 from headwise.prune.recipe_errors import Mistake, Path, Places, RecipeError, did_you_mean, printable
 from headwise.prune.recipe_explain import explain
 from headwise.prune.recipe_overrides import override
-from headwise.prune.recipe_parts import RECOVERIES, Checkpoint, Data, Limits, OneOf, Reach, Speed, Texts
+from headwise.prune.recipe_parts import Checkpoint, Data, Limits, OneOf, Reach, Speed
 from headwise.prune.recipe_text import read
+from headwise.prune.recovery import RECOVERIES
 from headwise.prune.selection import Budget, Keep, Scope, Unit, metered_reach, reachable
 from headwise.prune.shipped import recipe_text
 from headwise.prune.tasks import TASKS
@@ -114,9 +115,11 @@ class Recipe(BaseModel):
             recipe = cls.model_validate_json(json.dumps(source.data), strict=True)
         except ValidationError as errors:
             mistakes += [m for m in explain(cls, errors, source.data, source.places) if m.path not in source.lost]
+            told = {m.path for m in mistakes}
+            mistakes += [m for m in _contradictions(source.data, source.places.of) if m.path not in told]
             raise RecipeError(_in_order(mistakes), source.places.where) from None
         recipe._places = source.places
-        mistakes += _contradictions(recipe)
+        mistakes += _contradictions(source.data, source.places.of)
         if mistakes:
             raise RecipeError(_in_order(mistakes), source.places.where)
         return recipe
@@ -182,35 +185,45 @@ def check_against(recipe: Recipe, sites: Mapping[str, Site], model: Any = None) 
       my.yaml:3: keep.heads.0[0]: no head 7: site '0' has 4 heads, 0 to 3
     """
     places = recipe._places
-    mistakes = [*_contradictions(recipe), *_misfits(recipe, sites)] or [*_out_of_reach(recipe, sites, model)]
+    said = recipe.model_dump(mode="json", by_alias=True)
+    mistakes = [*_contradictions(said, places.of), *_misfits(recipe, sites)] or [*_out_of_reach(recipe, sites, model)]
     if mistakes:
         raise RecipeError(_in_order(mistakes), places.where)
 
 
-def _contradictions(recipe: Recipe) -> Iterator[Mistake]:
-    """What single fields cannot see, and what needs no model."""
-    of = recipe._places.of
-    data = recipe.data
-    if data.evaluation is not None and _same(data.calibration, data.evaluation):
+def _contradictions(said: Mapping[str, Any], of: Callable[[Path], str]) -> Iterator[Mistake]:
+    """What single fields cannot see, and what needs no model; reads what was written, right or not."""
+    data, keep = _block(said, "data"), _block(said, "keep")
+    calibration, evaluation = _block(data, "calibration"), _block(data, "evaluation")
+    if evaluation and _origin(calibration) == _origin(evaluation):
         path: Path = ("data", "evaluation")
         problem = "the same texts as data.calibration; name another source or split, or leave it out"
         yield Mistake(path, problem, place=of(path))
-    for role in recipe.keep.roles:
+    for role in _block(keep, "roles"):
         if role not in ROLES:
             path = ("keep", "roles", role)
-            yield Mistake(path, f"unknown role{did_you_mean(role, ROLES)}", tuple(ROLES), of(path))
-    named = {("keep", "heads", site): heads for site, heads in recipe.keep.heads.items()}
-    for path, items in named.items():
-        twice = sorted({item for item in items if items.count(item) > 1})
-        if not items:
+            yield Mistake(path, f"unknown role{did_you_mean(str(role), ROLES)}", tuple(ROLES), of(path))
+    for site, items in _block(keep, "heads").items():
+        path = ("keep", "heads", site)
+        if not isinstance(items, Sequence) or isinstance(items, str):
+            continue  # told as a wrong type
+        told = [str(item) for item in items]
+        twice = sorted({item for item in told if told.count(item) > 1})
+        if not told:
             yield Mistake(path, "an empty list says nothing; leave the site out", place=of(path))
         elif twice:
-            problem = f"head {', '.join(map(str, twice))} more than once; name each once"
-            yield Mistake(path, problem, place=of(path))
+            yield Mistake(path, f"head {', '.join(twice)} more than once; name each once", place=of(path))
 
 
-def _same(one: Texts, other: Texts) -> bool:
-    return (one.address, one.split) == (other.address, other.split)
+def _block(said: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+    found = said.get(name)
+    return found if isinstance(found, Mapping) else {}
+
+
+def _origin(texts: Mapping[str, Any]) -> tuple[str, str]:
+    """Source with configuration, and split, of texts as written."""
+    source, config = texts.get("source", "embedded"), texts.get("config")
+    return (f"{source}:{config}" if config else str(source)), str(texts.get("split"))
 
 
 def _misfits(recipe: Recipe, sites: Mapping[str, Site]) -> Iterator[Mistake]:
