@@ -128,6 +128,10 @@ def _carry_out(
         proof = stages.json("proof.json", lambda: _proof(dense, smaller, plan, material, tokenizer, how))
     require(proof)
     stages.json("compensation.json", lambda: {"schema": 1, **repair})
+    if recipe.recover.kind != "none":
+        # Trained weights are saved with the checkpoint only, so a resumed run trains again, from the same seed.
+        trained = recipe.recover.train(dense, smaller, fitted, texts, seed=recipe.seed)
+        stages.replace_json("recovery.json", {"schema": 1, **trained})
 
     accuracy = stages.json("accuracy.json", lambda: {
         **_accuracy(recipe, fitted, dense, smaller, before, material),

@@ -154,12 +154,3 @@ class Reach(Part):
     drop: Annotated[float, Field(ge=0)] = Field(
         description="remove as much as surely stays below this drop, judged on a fifth of the calibration texts"
     )
-
-
-class NoRecovery(Part):
-    """Nothing is trained after the cut."""
-
-    kind: Literal["none"] = "none"
-
-
-RECOVERIES: Mapping[str, type[BaseModel]] = {"none": NoRecovery}

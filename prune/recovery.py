@@ -1,0 +1,98 @@
+"""Recovery: train a little after the cut, on the texts that decided, until held-out texts gain no more."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+
+class NoRecovery(BaseModel):
+    """Nothing is trained after the cut.
+
+    >>> NoRecovery().train(None, None, None, [], seed=0)
+    {'kind': 'none'}
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+    kind: Literal["none"] = "none"
+
+    def train(self, dense: Any, smaller: Any, task: Any, texts: Any, *, seed: int) -> dict[str, Any]:
+        """Change nothing."""
+        return {"kind": self.kind}
+
+
+class _Training(BaseModel):
+    """What both ways of training have in common."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+    epochs: int = Field(default=3, ge=1, le=1_000, strict=True, description="most passes over the texts")
+    rate: float = Field(default=5e-5, gt=0, le=1, description="highest learning rate; it falls linearly to 0")
+    patience: int = Field(
+        default=1, ge=1, le=1_000, strict=True, description="epochs without a lower held-out loss before it stops"
+    )
+
+    def train(self, dense: Any, smaller: Any, task: Any, texts: Any, *, seed: int) -> dict[str, Any]:
+        """Train the cut model in place and say what it brought; the epoch with the lowest held-out loss stays.
+
+        Args:
+            dense: the dense model; it is only read.
+            smaller: the cut model; the optimizer is built after the cut.
+            task: its `losses(model, batch)` is what counts.
+            texts: batches of the texts that decided; one text in eight is held out, by content.
+            seed: of the order of batches and of dropout.
+
+        Returns:
+            `kind`, `epochs` (passes made), `loss` held out before and after, and `held_out` (how many texts).
+
+        Raises:
+            BadInput: too few texts to hold any out, or a loss that is not finite.
+        """
+        from headwise.prune.training import train
+
+        return {"kind": self.kind, **train(self._loss(dense, task), smaller, texts, seed, **self._how())}  # type: ignore[attr-defined]
+
+    def _how(self) -> dict[str, Any]:
+        return {"epochs": self.epochs, "rate": self.rate, "patience": self.patience}
+
+    def _loss(self, dense: Any, task: Any) -> Any:
+        raise NotImplementedError
+
+
+class FineTune(_Training):
+    """A few epochs on the task's own loss.
+
+    >>> FineTune(epochs=2).rate
+    5e-05
+    """
+
+    kind: Literal["finetune"] = "finetune"
+
+    def _loss(self, dense: Any, task: Any) -> Any:
+        return task.losses
+
+
+class Distil(_Training):
+    """A few epochs towards the dense model: its predictions, and its hidden states after every layer.
+
+    Per text the divergence from the dense model's predictions (Hinton et al., 2015) plus `hidden` times the squared
+    distance of hidden states, relative to their size (Jiao et al., 2020, "TinyBERT"), both averaged over tokens. No
+    labels are needed.
+
+    >>> Distil(hidden=0.5).kind
+    'distil'
+    """
+
+    kind: Literal["distil"] = "distil"
+    hidden: float = Field(default=1.0, ge=0, le=1_000, description="what the hidden states count beside predictions")
+
+    def _loss(self, dense: Any, task: Any) -> Any:
+        from headwise.prune.training import Towards
+
+        return Towards(dense, self.hidden)
+
+
+RECOVERIES: Mapping[str, type[BaseModel]] = {"none": NoRecovery, "finetune": FineTune, "distil": Distil}
