@@ -6,14 +6,14 @@ import itertools
 import platform
 from collections.abc import Mapping, Sequence
 from importlib.metadata import version
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 from torch import nn
 
 from headwise.analysis.annotations import Annotated
 from headwise.analysis.batching import Batch, Batches, batches
-from headwise.analysis.capture import MEMORY, Door, Pass, capture
+from headwise.analysis.capture import DOORS, MEMORY, Door, Pass, capture
 from headwise.analysis.errors import BadInput
 from headwise.analysis.evidence import Evidence
 from headwise.analysis.intervention import PROBES, intervene
@@ -52,7 +52,7 @@ def analyze(
     batch_size: int | None = None,
     max_length: int | None = None,
     memory: int = MEMORY,
-    door: Door = "auto",
+    door: str = "auto",
     interventions: bool = False,
     pairs: Sequence[Pair] | None = None,
     seed: int = 0,
@@ -92,6 +92,7 @@ def analyze(
     """
     _check("measures", measures, {**MEASURES, "replaceability": None})
     _check("roles", roles, ROLES)
+    _check("door", [door], dict.fromkeys(DOORS))
     sites = find_sites(model)
     data = batches(corpus, tokenizer, batch_size=batch_size or MOST, max_length=max_length, model=model)
 
@@ -99,7 +100,7 @@ def analyze(
     search = Search(model, tokenizer, sites, roles, data, annotated=annotated, memory=memory, seed=seed)
     alike = [measure_of(name, sites, model, per_text=per_text, ordinary=ordinary) for name in measures]
     reducers = [statistics, *search.reducers, *alike]
-    went = capture(model, _portions(data, sites, memory), reducers, sites=sites, memory=memory, door=door)
+    went = capture(model, _portions(data, sites, memory), reducers, sites=sites, memory=memory, door=cast(Door, door))
 
     arrays = statistics.result()
     for measure in alike:

@@ -4,9 +4,58 @@ from __future__ import annotations
 
 import datetime
 import json
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from headwise.prune.folder import check_free, new_folder
+
+
+@dataclass(frozen=True)
+class Looking:
+    """What an analysis looks for, as the command line says it; None where the default holds.
+
+    Attributes:
+        roles: names of roles.
+        measures: names of measures of likeness.
+        annotations: files of texts with links.
+        per_text: average likeness over texts.
+        ordinary: without special tokens and the first token.
+        intervene: silence the heads of roles.
+        pairs: a file of sentence pairs for that.
+        memory: bytes for maps.
+        door: how maps are come by.
+    """
+
+    roles: tuple[str, ...] | None = None
+    measures: tuple[str, ...] | None = None
+    annotations: tuple[Path, ...] = ()
+    per_text: bool = False
+    ordinary: bool = False
+    intervene: bool = False
+    pairs: Path | None = None
+    memory: int | None = None
+    door: str = "auto"
+
+    def arguments(self) -> dict[str, Any]:
+        """Keyword arguments of `analyze`, files read.
+
+        Raises:
+            BadInput: a file cannot be read.
+        """
+        from headwise.analysis.annotations import read_annotations
+        from headwise.analysis.minimal_pairs import read_pairs
+
+        given = {"roles": self.roles, "measures": self.measures, "memory": self.memory}
+        return {
+            **{name: value for name, value in given.items() if value is not None},
+            "annotated": [text for path in self.annotations for text in read_annotations(path)],
+            "per_text": self.per_text,
+            "ordinary": self.ordinary,
+            "interventions": self.intervene,
+            "pairs": None if self.pairs is None else read_pairs(self.pairs),
+            "door": self.door,
+        }
 
 
 def inspect(
@@ -25,6 +74,7 @@ def inspect(
     trust_remote_code: bool = False,
     output_dir: Path | None = None,
     overwrite: bool = False,
+    looking: Looking | None = None,
 ) -> Path:
     """The folder with what was found: evidence, environment, report; it appears whole or not at all.
 
@@ -43,6 +93,7 @@ def inspect(
         trust_remote_code: run code that the checkpoint brings.
         output_dir: where to write; `runs/<model>-analyze-<UTC time>` if None.
         overwrite: replace an existing folder.
+        looking: what to look for; the defaults if None.
 
     Raises:
         BadInput: the model, the texts or the folder cannot be used.
@@ -56,12 +107,13 @@ def inspect(
     from headwise.prune.opening import open_checkpoint
     from headwise.prune.report import write
 
+    how = (looking or Looking()).arguments()
     corpus = read_source(source, split=split, text=text).sample(samples, seed)
     opened = open_checkpoint(model, revision=revision, dtype=dtype, device=device, trust_remote_code=trust_remote_code)
     made = environment(seed=seed, model=opened.facts, texts={"calibration": corpus.summary()})
     with new_folder(target, overwrite=overwrite) as work:
         evidence = analyze(
-            opened.model, opened.tokenizer, corpus, batch_size=batch_size, max_length=max_length, seed=seed
+            opened.model, opened.tokenizer, corpus, batch_size=batch_size, max_length=max_length, seed=seed, **how
         )
         evidence.save(work / "evidence")
         content = json.dumps({**made, "finished": now()}, indent=2)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Annotated
 
@@ -28,6 +29,31 @@ TextColumn = Annotated[str | None, typer.Option(help="The column of the text.")]
 BatchSize = Annotated[int | None, typer.Option(min=1, help="Texts a batch; as many as fit if left out.")]
 MaxLength = Annotated[int | None, typer.Option(min=2, help="Tokens a text; the model's limit if left out.")]
 MaxSamples = Annotated[int, typer.Option(min=1, help="Texts drawn at most.")]
+Roles = Annotated[str | None, typer.Option(metavar="NAME,…", help="Roles to look for; all if left out.")]
+AnnotationFiles = Annotated[
+    list[Path] | None,
+    typer.Option("--annotations", metavar="FILE", help="Texts with links (JSONL, CoNLL-U, CoNLL-2012, GAP, WinoBias)."),
+]
+Similarity = Annotated[
+    str | None,
+    typer.Option(
+        metavar="NAME,…", help="Measures of likeness: pearson, cosine, hellinger, jensen_shannon, cka, replaceability."
+    ),
+]
+PerText = Annotated[bool, typer.Option("--per-text", help="Average likeness over texts instead of pooling their rows.")]
+Ordinary = Annotated[bool, typer.Option("--ordinary", help="Compare heads without special tokens and the first token.")]
+Intervene = Annotated[bool, typer.Option("--intervene", help="Silence the heads of each role and see what it does.")]
+Pairs = Annotated[
+    Path | None,
+    typer.Option(help="Sentence pairs as BLiMP has them, for --intervene on coreference; generated if left out."),
+]
+Memory = Annotated[
+    str | None,
+    typer.Option(
+        "--memory-budget", metavar="SIZE", help="For attention maps, such as 512MB or 2GB; longer texts go in tiles."
+    ),
+]
+DoorOption = Annotated[str, typer.Option("--door", help="auto, eager or tiles: how maps are come by.")]
 
 
 def analyze(
@@ -42,6 +68,15 @@ def analyze(
     batch_size: BatchSize = None,
     max_length: MaxLength = None,
     max_samples: MaxSamples = 1024,
+    roles: Roles = None,
+    annotations: AnnotationFiles = None,
+    similarity: Similarity = None,
+    per_text: PerText = False,
+    ordinary: Ordinary = False,
+    intervene: Intervene = False,
+    pairs: Pairs = None,
+    memory_budget: Memory = None,
+    door: DoorOption = "auto",
     seed: Seed = None,
     trust_remote_code: Trust = False,
     output_dir: OutputDir = None,
@@ -56,8 +91,22 @@ def analyze(
         raise BadInput("got both --texts and --dataset; give one of them")
     if split is not None and dataset is None:
         raise BadInput("--split needs --dataset")
+    if pairs is not None and not intervene:
+        raise BadInput("--pairs needs --intervene")
     with speaking(quiet):
-        from headwise.prune.inspection import inspect
+        from headwise.prune.inspection import Looking, inspect
+
+        looking = Looking(
+            roles=_listed(roles),
+            measures=_listed(similarity),
+            annotations=tuple(annotations or ()),
+            per_text=per_text,
+            ordinary=ordinary,
+            intervene=intervene,
+            pairs=pairs,
+            memory=None if memory_budget is None else _bytes(memory_budget),
+            door=door,
+        )
 
         folder = inspect(
             model,
@@ -74,9 +123,28 @@ def analyze(
             trust_remote_code=trust_remote_code,
             output_dir=output_dir,
             overwrite=overwrite,
+            looking=looking,
         )
         if as_json:
             put_json({"run": str(folder), "report": str(folder / "report.html")})
         elif not quiet:
             put(f"run: {folder}")
             put(f"report: {folder / 'report.html'}")
+
+
+_UNITS = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "KIB": 2**10, "MIB": 2**20, "GIB": 2**30}
+
+
+def _bytes(size: str) -> int:
+    """Bytes of a size such as 512MB, 1.5GB or 2GiB."""
+    from headwise.analysis.errors import BadInput
+
+    found = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([KMG]?I?B?)\s*", size.upper())
+    unit = found and (found[2] if found[2].endswith("B") or not found[2] else f"{found[2]}B")
+    if found is None or unit not in _UNITS or float(found[1]) * _UNITS[unit] < 1:
+        raise BadInput(f"--memory-budget: got {size!r}, expected a size such as 512MB or 2GB")
+    return int(float(found[1]) * _UNITS[unit])
+
+
+def _listed(names: str | None) -> tuple[str, ...] | None:
+    return None if names is None else tuple(name.strip() for name in names.split(",") if name.strip())
