@@ -131,7 +131,8 @@ def read_dataset(
     names: list[str] = []
     if label is not None:
         feature = rows.features[table.columns[table.find(label, source, "label")]]
-        names = list(getattr(feature, "names", None) or [])
+        # A list of classes (tags of words, several labels of a text) names them in its inner feature.
+        names = list(getattr(feature, "names", None) or getattr(getattr(feature, "feature", None), "names", None) or [])
     return _corpus(table, source, text, label, pair, names)
 
 
@@ -230,15 +231,15 @@ def _as_text(value: Any, source: str, column: str, row: int) -> str:
         value = " ".join(value)
     if not isinstance(value, str):
         raise BadInput(
-            f"{source}: column {column!r}, row {row}: got {type(value).__name__} {str(value)[:40]!r}, "
-            "expected text"
+            f"{source}: column {column!r}, row {row}: got {type(value).__name__} {str(value)[:40]!r}, expected text"
         )
     return value.strip()
 
 
 def _labels(values: Sequence[Any], names: Sequence[str]) -> list[Label | None]:
     """Labels as names where the source has names, as numbers where all are numbers, else as they stand."""
-    if names:
+    values = [_joined(value, names) if isinstance(value, list) else value for value in values]
+    if names and not any(isinstance(value, str) for value in values):
         return [names[v] if isinstance(v, int) and 0 <= v < len(names) else None for v in values]
     found = [None if _missing(value) else value for value in values]
     wrong = next((v for v in found if not isinstance(v, str | int | float | None)), None)
@@ -252,6 +253,19 @@ def _labels(values: Sequence[Any], names: Sequence[str]) -> list[Label | None]:
             continue
         return [number(value) if isinstance(value, str) else value for value in found]
     return [value.strip() if isinstance(value, str) else value for value in found]
+
+
+def _joined(value: Sequence[Any], names: Sequence[str]) -> str:
+    """A list of classes or tags as one text with blanks between, by their names where the source has names.
+
+    Raises:
+        BadInput: a name has a blank in it, so the list could not be told apart again.
+    """
+    said = [names[v] if names and isinstance(v, int) and 0 <= v < len(names) else str(v) for v in value]
+    wrong = next((name for name in said if not name or name != "".join(name.split())), None)
+    if wrong is not None:
+        raise BadInput(f"a label in a list is {wrong[:40]!r}; expected names without blanks")
+    return " ".join(said)
 
 
 def _missing(value: Any) -> bool:

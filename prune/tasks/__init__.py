@@ -16,16 +16,43 @@ from headwise.prune.tasks.causal_lm import CausalLM, is_causal_lm
 from headwise.prune.tasks.compare import compare
 from headwise.prune.tasks.embedding_probe import EmbeddingProbe
 from headwise.prune.tasks.embedding_retrieval import EmbeddingRetrieval
+from headwise.prune.tasks.embedding_similarity import EmbeddingSimilarity
+from headwise.prune.tasks.masked_lm import MaskedLM, is_masked_lm
+from headwise.prune.tasks.minimal_pairs import MinimalPairs
+from headwise.prune.tasks.multi_label import MultiLabel
 from headwise.prune.tasks.outcome import Fitted, Outcome
+from headwise.prune.tasks.sequence_to_sequence import SequenceToSequence, writes_from_text
 from headwise.prune.tasks.text_classification import TextClassification, is_classifier
+from headwise.prune.tasks.text_regression import TextRegression
+from headwise.prune.tasks.token_classification import TokenClassification, is_tagger
 
-Task = Agreement | CausalLM | EmbeddingProbe | EmbeddingRetrieval | TextClassification
+Task = (
+    Agreement
+    | CausalLM
+    | EmbeddingProbe
+    | EmbeddingRetrieval
+    | EmbeddingSimilarity
+    | MaskedLM
+    | MinimalPairs
+    | MultiLabel
+    | SequenceToSequence
+    | TextClassification
+    | TextRegression
+    | TokenClassification
+)
 
 TASKS: dict[str, type[Task]] = {
     "text-classification": TextClassification,
+    "multi-label": MultiLabel,
+    "text-regression": TextRegression,
+    "token-classification": TokenClassification,
     "causal-lm": CausalLM,
+    "masked-lm": MaskedLM,
+    "minimal-pairs": MinimalPairs,
+    "sequence-to-sequence": SequenceToSequence,
     "embedding-probe": EmbeddingProbe,
     "embedding-retrieval": EmbeddingRetrieval,
+    "embedding-similarity": EmbeddingSimilarity,
     "agreement": Agreement,
 }
 
@@ -38,25 +65,41 @@ _TEXTS_A_CLASS = 5
 def choose_task(model: nn.Module, tokenizer: Any, corpus: Corpus) -> Task:
     """The task that fits the checkpoint and the texts, where the recipe names none.
 
-    A language model predicts tokens; a classifier with labelled texts classifies; a base model with labelled
-    texts gets a probe, with pairs it retrieves; everything else is judged by agreement with the dense model.
+    A language model predicts tokens; a classifier or tagger with labelled texts classifies or tags; an
+    encoder-decoder with pairs writes; a base model with labelled texts gets a probe, with rated pairs it is
+    held to the ratings, with pairs it retrieves; everything else is judged by agreement with the dense model.
 
     >>> choose_task(nn.Linear(2, 2), None, Corpus([])).kind
     'agreement'
     """
     if is_causal_lm(model):
         return CausalLM()
+    if is_masked_lm(model) and getattr(tokenizer, "mask_token_id", None) is not None:
+        return MaskedLM()
     labelled = bool(corpus.labels) and all(text.label is not None for text in corpus.texts)
+    paired = len(corpus) > 0 and all(text.pair is not None for text in corpus.texts)
     if is_classifier(model):
-        config: Any = model.config
-        return TextClassification() if labelled and config.num_labels > 1 else Agreement()
+        return _classifier_task(model, corpus) if labelled else Agreement()
+    if is_tagger(model) and labelled and getattr(tokenizer, "is_fast", False):
+        return TokenClassification()
+    if writes_from_text(model) and paired:
+        return SequenceToSequence()
     if not _is_base(model):
         return Agreement()
+    if paired and labelled and all(isinstance(label, int | float) for label in corpus.labels):
+        return EmbeddingSimilarity()
     if labelled and 2 <= len(corpus.labels) <= len(corpus) // _TEXTS_A_CLASS:
         return EmbeddingProbe()
-    if len(corpus) and all(text.pair is not None for text in corpus.texts):
-        return EmbeddingRetrieval()
-    return Agreement()
+    return EmbeddingRetrieval() if paired else Agreement()
+
+
+def _classifier_task(model: nn.Module, corpus: Corpus) -> Task:
+    """By the number of outputs, and by how the checkpoint says that it was trained."""
+    config: Any = model.config
+    if config.num_labels == 1:
+        return TextRegression() if all(isinstance(label, int | float) for label in corpus.labels) else Agreement()
+    several = getattr(config, "problem_type", None) == "multi_label_classification"
+    return MultiLabel() if several else TextClassification()
 
 
 def _is_base(model: nn.Module) -> bool:

@@ -148,12 +148,12 @@ class FittedClassification:
         )
 
     def _logits(self, model: nn.Module, batch: Batch) -> Float[Tensor, "batch label"]:
-        with pad_known(model, _pad_id(batch)):
+        with pad_known(model, pad_id(batch)):
             logits: Tensor = model(**batch.inputs).logits
         return logits.float()
 
 
-def _pad_id(batch: Batch) -> int:
+def pad_id(batch: Batch) -> int:
     """The token that fills up this batch; 0 where nothing is filled up."""
     tokens = batch.tokens[""]
     padding = tokens.ids[~tokens.valid]

@@ -477,7 +477,7 @@ def test_the_text_column_is_guessed_only_where_it_is_clear(tmp_path):
         ("a.jsonl", "", "the file is empty"),
         ("a.json", '[{"text": "a"', "not JSON"),
         ("a.jsonl", '{"text": 3}', "got int '3', expected text"),
-        ("a.jsonl", '{"text": "a", "label": [1]}', "a label is list"),
+        ("a.jsonl", '{"text": "a", "label": {"a": 1}}', "a label is dict"),
         ("a.csv", "", "the file is empty"),
         ("a.parquet", "no", "not a parquet file"),
         ("a.csv", None, "No such file"),

@@ -108,7 +108,7 @@ def test_the_default_follows_from_checkpoint_and_texts():
         choose_task(base, None, labelled).kind,
         choose_task(base, None, bare).kind,
         choose_task(base, None, pairs).kind,
-        choose_task(make(BertForMaskedLM, BertConfig, **BERT), None, labelled).kind,
+        choose_task(make(BertForMaskedLM, BertConfig, **BERT), None, labelled).kind,  # no mask token: no tokenizer
     ]
     assert chosen == [
         "causal-lm", "text-classification", "agreement", "embedding-probe", "agreement", "embedding-retrieval",

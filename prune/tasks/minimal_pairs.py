@@ -1,0 +1,118 @@
+"""Task: of two sentences that differ in one point, the right one is likelier (BLiMP, Warstadt 2020)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from jaxtyping import Float
+from pydantic import BaseModel, ConfigDict
+from torch import Tensor, nn
+
+from headwise.analysis.batching import Batch, token_limit
+from headwise.analysis.encoding import encode
+from headwise.analysis.errors import BadInput
+from headwise.analysis.texts import Corpus, Text
+from headwise.prune.tasks.causal_lm import is_causal_lm
+from headwise.prune.tasks.outcome import Outcome, judging
+from headwise.prune.tasks.windows import summed_losses, token_losses
+
+
+class MinimalPairs(BaseModel):
+    """How often the text gets more probability than its pair, as a whole, from a causal language model.
+
+    BLiMP's files fit as they are: `{text: sentence_good, pair: sentence_bad, label: UID}`; the label, if
+    there is one, only groups the result.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    kind: Literal["minimal-pairs"] = "minimal-pairs"
+
+    def fit(
+        self,
+        model: nn.Module,
+        tokenizer: Any,
+        calibration: Corpus,
+        *,
+        batch_size: int = 32,
+        max_length: int | None = None,
+        seed: int = 0,
+    ) -> FittedPairs:
+        """The task, once model and texts are found to fit.
+
+        Raises:
+            BadInput: the model predicts no next token, or a text has no pair.
+        """
+        if not is_causal_lm(model):
+            raise BadInput(f"{type(model).__name__}: minimal pairs need a causal language model")
+        _check(calibration)
+        return FittedPairs(tokenizer, token_limit(tokenizer, model, max_length), batch_size)
+
+
+@dataclass(frozen=True, eq=False)
+class FittedPairs:
+    """How sentences are read."""
+
+    tokenizer: Any = field(repr=False)
+    limit: int | None = None
+    batch_size: int = 32
+
+    def losses(self, model: nn.Module, batch: Batch) -> Float[Tensor, " batch"]:
+        """Softplus of the nats that the right sentence takes beyond the wrong one."""
+        good = self._nats(model, batch.texts)
+        bad = self._nats(model, [Text(text.pair or "") for text in batch.texts])
+        return nn.functional.softplus(good - bad)
+
+    def judge(self, model: nn.Module, corpus: Corpus) -> Outcome:
+        """The share of pairs told right.
+
+        Raises:
+            BadInput: a text has no pair.
+        """
+        _check(corpus)
+        alone = [replace(text, pair=None) for text in corpus.texts]
+        others = [Text(text.pair or "") for text in corpus.texts]
+        rows = [row.ids for row in encode([*alone, *others], self.tokenizer, self.limit)]
+        width = max(2, *(len(ids) for ids in rows))
+        with judging(model):
+            nats, counts = summed_losses(model, rows, width, width, self.batch_size)
+        half = len(alone)
+        seen = (counts[:half] > 0) & (counts[half:] > 0)
+        right = (nats[:half] < nats[half:])[seen].astype(np.float64)
+        texts = [text for text, ok in zip(corpus.texts, seen, strict=True) if ok]
+        labelled = all(text.label is not None for text in texts)
+        return Outcome(
+            kind="minimal-pairs",
+            metric="accuracy",
+            value=float(right.mean()) if len(right) else float("nan"),
+            per_example=right,
+            higher_is_better=True,
+            texts=texts,
+            predictions=["right" if ok else "wrong" for ok in right],
+            labels=[text.label for text in texts] if labelled else None,
+            skipped={"a sentence of fewer than two tokens": int((~seen).sum())} if not seen.all() else {},
+        )
+
+    def _nats(self, model: nn.Module, texts: list[Text]) -> Float[Tensor, " batch"]:
+        rows = [row.ids for row in encode([replace(t, pair=None) for t in texts], self.tokenizer, self.limit)]
+        device: Any = model.device
+        ids = torch.zeros(len(rows), max(1, *(len(row) for row in rows)), dtype=torch.long)
+        valid = torch.zeros_like(ids, dtype=torch.bool)
+        for i, row in enumerate(rows):
+            ids[i, : len(row)], valid[i, : len(row)] = torch.from_numpy(row), True
+        ids, valid = ids.to(device), valid.to(device)
+        logits = model(input_ids=ids, attention_mask=valid.long(), use_cache=False).logits
+        scored = valid.clone()
+        scored[:, 0] = False
+        return token_losses(logits, ids, scored).sum(-1)
+
+
+def _check(corpus: Corpus) -> None:
+    if any(text.pair is None for text in corpus.texts):
+        raise BadInput(
+            f"{corpus.source}: minimal pairs need a wrong sentence beside each right one; name its column "
+            "(`pair: sentence_bad`)"
+        )
