@@ -67,7 +67,7 @@ def choose(recipe: Recipe, calibration: Calibration, scores: Scores, evidence: E
     """
     return select(
         calibration.sites, scores.costs, budget, scope=recipe.scope, keep=recipe.keep, unit=recipe.unit,
-        evidence=evidence, score=scores.kind, notes=scores.notes,
+        evidence=evidence, score=scores.kind, notes=scores.notes, search=recipe.search,
         meter=meter_of(calibration.model, calibration.sites, budget, recipe.unit),
     )  # fmt: skip
 
@@ -85,7 +85,7 @@ def plan_of(
     asked = (budget or recipe.remove).model_dump(exclude_none=True)
     return Plan(
         model=str(made["model"]["id"]), remove=chosen.remove, reasons=chosen.reasons, score=values,
-        budget={**asked, "scope": recipe.scope, "unit": recipe.unit},
+        budget={**asked, "scope": recipe.scope, "unit": recipe.unit, "search": recipe.search},
         expected={"cost": chosen.cost, "heads": sum(len(heads) for heads in chosen.remove.values()), **(more or {})},
         made_with={"score": recipe.score.model_dump(mode="json"), "seed": recipe.seed, "versions": made["versions"],
                    "calibration": made["texts"]["calibration"]},

@@ -22,7 +22,7 @@ from headwise.prune.recipe_overrides import override
 from headwise.prune.recipe_parts import Checkpoint, Data, Limits, OneOf, Reach, Speed
 from headwise.prune.recipe_text import read
 from headwise.prune.recovery import RECOVERIES
-from headwise.prune.selection import Budget, Keep, Scope, Unit, metered_reach, reachable
+from headwise.prune.selection import Budget, Keep, Scope, Search, Unit, metered_reach, reachable
 from headwise.prune.shipped import recipe_text
 from headwise.prune.tasks import TASKS
 
@@ -59,6 +59,9 @@ class Recipe(BaseModel):
     unit: Unit = Field(
         "group",
         description="grouped queries: whole key/value groups, as many heads of every group, or any heads",
+    )
+    search: Search = Field(
+        "greedy", description="`exchange` swaps heads that go for heads that stay while the cost of all together falls"
     )
     keep: Keep = Field(Keep(minimum_per_site=1), description="what stays whatever the scores say")
     compensate: Annotated[Any, OneOf(COMPENSATIONS)] = Field(

@@ -19,7 +19,7 @@ from headwise.prune.plan import Plan
 from headwise.prune.preparing import Prepared, prepare
 from headwise.prune.proof import prove, require
 from headwise.prune.recipe import Recipe, check_against
-from headwise.prune.selection import Budget, Selection
+from headwise.prune.selection import Budget
 from headwise.prune.speed import compare_speed
 from headwise.prune.stages import Stages
 from headwise.prune.surgery import cut
@@ -93,23 +93,6 @@ def sweep(
         stages.replace_json("sweep.json", {"schema": 1, "points": [_plain(point) for point in points]})
     _compared(points, target)
     return [Point(**{**point.__dict__, "folder": target / point.folder}) for point in points]
-
-
-def prefix(chosen: Selection, count: int) -> Selection:
-    """The beginning of a greedy path: what it removes while no more than `count` heads are gone by it.
-
-    >>> from headwise.prune.selection import Step
-    >>> path = Selection({"0": [0, 1]}, {}, [Step("0", (1,), 0.5, 1), Step("0", (0,), 0.75, 1)])
-    >>> prefix(path, 1).steps
-    [Step(block='0', heads=(1,), cost=0.5, size=1)]
-    """
-    steps, gone = [], 0
-    for step in chosen.steps:
-        if gone + step.size > count:
-            break
-        steps.append(step)
-        gone += step.size
-    return Selection(chosen.remove, chosen.reasons, steps)
 
 
 class _Walk:

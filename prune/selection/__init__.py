@@ -8,7 +8,7 @@ from headwise.prune.selection.keep import Keep
 from headwise.prune.selection.metered import metered_reach
 from headwise.prune.selection.meters import Meter
 from headwise.prune.selection.reach import reachable, rooms_of
-from headwise.prune.selection.select import Selection, select
+from headwise.prune.selection.select import Search, Selection, select
 
 __all__ = [
     "AdditiveCosts",
@@ -20,6 +20,7 @@ __all__ = [
     "Meter",
     "Room",
     "Scope",
+    "Search",
     "Selection",
     "Step",
     "Unit",

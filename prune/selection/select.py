@@ -5,18 +5,21 @@ from __future__ import annotations
 import copy
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 from headwise.analysis.errors import BadInput
 from headwise.analysis.sites import Site
 from headwise.prune.selection.blocks import Room, Unit
 from headwise.prune.selection.budget import Budget
 from headwise.prune.selection.costs import BlockCost, Costs
+from headwise.prune.selection.exchange import exchanged
 from headwise.prune.selection.greedy import Scope, Step, cheapest, greedy
 from headwise.prune.selection.keep import Keep
 from headwise.prune.selection.metered import metered_quota, metered_reach
 from headwise.prune.selection.meters import Meter
 from headwise.prune.selection.reach import quota_of, reachable, rooms_of
+
+Search = Literal["greedy", "exchange"]
 
 
 @dataclass(frozen=True)
@@ -55,6 +58,7 @@ def select(
     score: str = "score",
     notes: Mapping[str, Mapping[int, str]] | None = None,
     meter: Meter | None = None,
+    search: Search = "greedy",
 ) -> Selection:
     """Choose the heads that go.
 
@@ -69,6 +73,7 @@ def select(
         score: name of the score, for the reasons.
         notes: what the score has to say about single heads, for the reasons.
         meter: what the budget is counted in, if not in heads.
+        search: `exchange` improves the greedy removal by swaps, for scope `model` between blocks, too.
 
     Raises:
         BadInput: the budget cannot be met, or a keep-rule does not fit.
@@ -92,6 +97,9 @@ def select(
         gone = sum(room.block.gone for room in rooms.values())
         quota = quota_of(rooms, total, scope) if scope == "uniform" else None
         steps = greedy(rooms, costs, max(total - gone, 0), scope, quota)
+    if search == "exchange":
+        rooms = rooms_of(sites, keep, unit, evidence)
+        steps = exchanged(rooms, costs, steps, between=scope == "model" and not budget.metered)
     return Selection(
         _removed(rooms),
         _reasons(sites, rooms, costs, steps, keep.protected(sites, evidence), score, notes or {}),

@@ -249,3 +249,61 @@ class Interacting:
 def test_costs_are_looked_at_again_after_each_removal(twins):
     remove = select(model(1), Interacting(twins), Budget(heads=2)).remove["0"]
     assert set(remove) != set(twins)
+
+
+class Quadratic:
+    """Costs 1_S^T F 1_S: what heads do to one another counts."""
+
+    def __init__(self, forms):
+        self.forms = forms
+
+    def start(self, block):
+        from headwise.prune.importance.fisher import QuadraticBlock
+
+        return QuadraticBlock(self.forms[block.name], block.kept)
+
+    def of(self, remove):
+        total = 0.0
+        for name, heads in remove.items():
+            chosen = np.zeros(len(self.forms[name]))
+            chosen[heads] = 1
+            total += chosen @ self.forms[name] @ chosen
+        return total
+
+
+def quadratic(sites, seed):
+    rng = np.random.default_rng(seed)
+    factors = {name: rng.normal(size=(s.heads, 3)) for name, s in sites.items()}
+    return Quadratic({name: factor @ factor.T for name, factor in factors.items()})
+
+
+@given(st.integers(0, 200), st.sampled_from([3, 6, 9]), st.sampled_from(["model", "site", "uniform"]))
+@settings(max_examples=60, deadline=None)
+def test_exchange_is_never_dearer_and_no_single_swap_improves_it(seed, count, scope):
+    sites, keep = model(), Keep(heads={"1": [0]})
+    costs = quadratic(sites, seed)
+    how = {"scope": scope, "keep": keep}
+    plain = select(sites, costs, Budget(heads=count), **how)
+    found = select(sites, costs, Budget(heads=count), search="exchange", **how)
+    assert lost(found) == lost(plain)
+    assert costs.of(found.remove) <= costs.of(plain.remove) + 1e-9
+    assert found.cost == pytest.approx(costs.of(found.remove), abs=1e-9)
+    assert 0 not in found.remove.get("1", [])
+    for name, heads in found.remove.items():
+        for back in heads:
+            for other in set(range(4)) - set(heads) - ({0} if name == "1" else set()):
+                swapped = {**found.remove, name: [*(head for head in heads if head != back), other]}
+                assert costs.of(swapped) >= costs.of(found.remove) - 1e-9
+    if scope != "model":
+        assert {n: len(h) for n, h in found.remove.items()} == {n: len(h) for n, h in plain.remove.items()}
+
+
+def test_exchange_finds_the_pair_that_greedy_cannot_see():
+    """Heads 1 and 2 cancel each other; head 0 alone is cheapest and so leads greedy astray."""
+    sites = model(layers=1)
+    form = np.diag([1.0, 2.0, 2.0, 9.0])
+    form[1, 2] = form[2, 1] = -1.9
+    costs = Quadratic({"0": form})
+    assert select(sites, costs, Budget(heads=2)).remove == {"0": [0, 1]}
+    # One swap at a time must pass by a pair that costs less than 3: 0 goes back, 2 goes out.
+    assert select(sites, costs, Budget(heads=2), search="exchange").remove == {"0": [1, 2]}
