@@ -13,13 +13,14 @@ from torch import nn
 
 from headwise.analysis.annotations import Annotated
 from headwise.analysis.batching import Batch, Batches, batches
-from headwise.analysis.capture import DOORS, MEMORY, Door, Pass, capture
+from headwise.analysis.capture import DOORS, MEMORY, Door, Pass
 from headwise.analysis.errors import BadInput
 from headwise.analysis.evidence import Evidence
 from headwise.analysis.intervention import PROBES, intervene
 from headwise.analysis.kernels import kernel_of
 from headwise.analysis.minimal_pairs import Pair
 from headwise.analysis.portions import MOST, Portions
+from headwise.analysis.processes import shared_capture
 from headwise.analysis.redundancy import THRESHOLD, cluster, stability
 from headwise.analysis.roles import ROLES
 from headwise.analysis.roles.assignment import EFFECT, LEVEL, assign
@@ -100,7 +101,9 @@ def analyze(
     search = Search(model, tokenizer, sites, roles, data, annotated=annotated, memory=memory, seed=seed)
     alike = [measure_of(name, sites, model, per_text=per_text, ordinary=ordinary) for name in measures]
     reducers = [statistics, *search.reducers, *alike]
-    went = capture(model, _portions(data, sites, memory), reducers, sites=sites, memory=memory, door=cast(Door, door))
+    went = shared_capture(
+        model, _portions(data, sites, memory), reducers, sites=sites, memory=memory, door=cast(Door, door)
+    )
 
     arrays = statistics.result()
     for measure in alike:

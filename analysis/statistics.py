@@ -79,6 +79,7 @@ class Statistics(Reducer):
     """
 
     needs = frozenset({"maps", "contexts"})
+    totals = ("sums", "rows")
 
     def __init__(self, sites: Mapping[str, Site]) -> None:
         self.sites = dict(sites)

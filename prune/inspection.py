@@ -102,6 +102,7 @@ def inspect(
     check_free(target, overwrite=overwrite)
 
     from headwise.analysis.analyze import analyze
+    from headwise.analysis.processes import world
     from headwise.analysis.reading import read_source
     from headwise.prune.environment import environment, now
     from headwise.prune.opening import open_checkpoint
@@ -111,6 +112,10 @@ def inspect(
     corpus = read_source(source, split=split, text=text).sample(samples, seed)
     opened = open_checkpoint(model, revision=revision, dtype=dtype, device=device, trust_remote_code=trust_remote_code)
     made = environment(seed=seed, model=opened.facts, texts={"calibration": corpus.summary()})
+    if world()[0]:
+        # Only the first process writes; the others lend it their share of the work.
+        analyze(opened.model, opened.tokenizer, corpus, batch_size=batch_size, max_length=max_length, seed=seed, **how)
+        return target
     with new_folder(target, overwrite=overwrite) as work:
         evidence = analyze(
             opened.model, opened.tokenizer, corpus, batch_size=batch_size, max_length=max_length, seed=seed, **how

@@ -216,6 +216,7 @@ class Antecedents(Reducer):
     """  # noqa: E501
 
     needs = frozenset({"maps"})
+    totals = ("_cells", "_sums", "_kinds", "skipped")
 
     def __init__(self, sites: Mapping[str, Site], held_out: Collection[str] = ()) -> None:
         """Start with nothing seen.
@@ -257,6 +258,21 @@ class Antecedents(Reducer):
         self._sums.index_add_(0, cells, whole)
         self._kinds.index_add_(0, items.kind, whole[:, :2])
 
+    def absorb(self, told: Mapping[str, Any]) -> None:
+        """Add another process's sums, whose cells are numbered in another order."""
+        for key, row in told["_cells"].items():
+            place = self._cells.setdefault(key, len(self._cells))
+            self._make_room()
+            self._sums[place] += told["_sums"][row]
+        self._kinds += told["_kinds"]
+        self.skipped.update(told["skipped"])
+
+    def _make_room(self) -> None:
+        if len(self._cells) > len(self._sums):
+            room = torch.zeros(2 * len(self._cells), *self._sums.shape[1:], dtype=torch.float64)
+            room[: len(self._sums)] = self._sums
+            self._sums = room
+
     def _cells_of(self, batch: Batch) -> Int[Tensor, " batch"]:
         """Where each text's sums go; new cells are made room for."""
         rows = []
@@ -269,10 +285,7 @@ class Antecedents(Reducer):
                 number = int.from_bytes(digest[:8], "big") % _TEMPLATE_CELLS
                 key = (template in self.held_out, "template", number)
             rows.append(self._cells.setdefault(key, len(self._cells)))
-        if len(self._cells) > len(self._sums):
-            room = torch.zeros(2 * len(self._cells), *self._sums.shape[1:], dtype=torch.float64)
-            room[: len(self._sums)] = self._sums
-            self._sums = room
+        self._make_room()
         return torch.tensor(rows)
 
     def by_cell(self, held_out: bool = False) -> Float[Any, "cell sums head"]:

@@ -52,6 +52,7 @@ class Links(Reducer):
     """
 
     needs = frozenset({"maps"})
+    totals = ("right", "cases", "offset_right", "skipped")
     whole = True
 
     def __init__(self, sites: Mapping[str, Site], relations: frozenset[str] | None = None) -> None:

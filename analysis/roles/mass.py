@@ -28,6 +28,7 @@ class RelationMass(Reducer):
     """
 
     needs = frozenset({"maps"})
+    totals = ("mass", "chance", "rows")
 
     def __init__(self, sites: Mapping[str, Site], roles: Mapping[str, Role]) -> None:
         self.roles = {name: role for name, role in roles.items() if role.relation is not None}

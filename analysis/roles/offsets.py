@@ -31,6 +31,7 @@ class FixedOffset(Reducer):
     """
 
     needs = frozenset({"maps"})
+    totals = ("mass", "chance", "rows")
 
     def __init__(self, sites: Mapping[str, Site], farthest: int = FARTHEST) -> None:
         self.sites = dict(sites)

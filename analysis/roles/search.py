@@ -11,10 +11,10 @@ from torch import nn
 
 from headwise.analysis.annotations import Annotated, coreference_set, corpus_of, windows
 from headwise.analysis.batching import Batches, batches
-from headwise.analysis.capture import capture
 from headwise.analysis.errors import BadInput
 from headwise.analysis.inference import split_half_reliability
 from headwise.analysis.portions import MOST, Portions
+from headwise.analysis.processes import shared_capture
 from headwise.analysis.roles import ROLES
 from headwise.analysis.roles.assignment import Measured, inferred
 from headwise.analysis.roles.broad import broad
@@ -110,7 +110,7 @@ class Search:
         special = self.tokenizer.all_special_ids
         sequences = repeated_sequences(size, reserved=special, seed=self.seed, device=self.data.device)
         masses = RelationMass(self.sites, roles | {"previous": ROLES["previous"]})
-        capture(self.model, sequences, [masses], sites=self.sites, memory=self.memory)
+        shared_capture(self.model, sequences, [masses], sites=self.sites, memory=self.memory)
         previous = inferred(masses.measured("previous"), seed=self.seed)
         self.facts["previous_on_random"] = {
             part: [None if np.isnan(value) else float(value) for value in previous[part]] for part in ("score", "p")
@@ -154,7 +154,7 @@ class Search:
     def _show(self, texts: Sequence[Annotated], source: str, reducer: Reducer) -> None:
         corpus = corpus_of(texts, source)
         data = batches(corpus, self.tokenizer, batch_size=MOST, max_length=self.data.limit, model=self.model)
-        capture(self.model, Portions(data, len(heads_of(self.sites)), self.memory), [reducer], sites=self.sites)
+        shared_capture(self.model, Portions(data, len(heads_of(self.sites)), self.memory), [reducer], sites=self.sites)
 
 
 def inapplicable(heads: int) -> dict[str, np.ndarray]:

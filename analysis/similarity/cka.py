@@ -47,6 +47,7 @@ class Cka(Reducer):
     """
 
     needs = frozenset({"contexts"})
+    totals = ("_kept",)
 
     def __init__(self, sites: Mapping[str, Site], *, rows: int = ROWS, seed: int = 0) -> None:
         self.sites, self.most, self.seed = dict(sites), rows, seed
@@ -73,6 +74,11 @@ class Cka(Reducer):
             values = torch.cat([seen[name].context[at].flatten(1).cpu() for name in names], dim=1)
             self._kept[group].add(keys[chosen], cells[text[chosen]], values)
 
+    def finish(self) -> None:
+        """Choose among the rows that are held."""
+        for sample in self._kept.values():
+            sample.done()
+
     def result(self) -> dict[str, np.ndarray]:
         """`similarity/cka`, its chance level and its standard error, all `[head, head]`."""
         heads = sum(site.heads for site in self.sites.values())
@@ -90,6 +96,8 @@ class Cka(Reducer):
 
 class _Sample:
     """The rows with the smallest keys, at most `most`, in the order of their keys."""
+
+    totals = ("keys", "cells", "values")
 
     def __init__(self, most: int) -> None:
         self.most = most
@@ -110,6 +118,13 @@ class _Sample:
         self._held += len(keys)
         if self._held > self.most:
             self.done()
+
+    def absorb(self, told: Mapping[str, Any]) -> None:
+        """Take in another sample of other rows."""
+        self.done()
+        if len(told["keys"]):
+            self.add(told["keys"], told["cells"], told["values"])
+        self.done()
 
     def done(self) -> _Sample:
         parts = [(self.keys, self.cells, self.values), *self._parts] if len(self.keys) else self._parts

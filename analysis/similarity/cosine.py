@@ -33,6 +33,7 @@ class Cosine(Reducer):
     """
 
     needs = frozenset({"contexts"})
+    totals = ("gram", "_sums")
 
     def __init__(self, sites: Mapping[str, Site]) -> None:
         self.gram = Gram(sites, group=_comparable)

@@ -29,8 +29,14 @@ class Focused(Reducer):
     frozenset()
     """
 
+    totals = ("inner",)
+
     def __init__(self, inner: Reducer) -> None:
         self.inner, self.needs = inner, inner.needs
+
+    def finish(self) -> None:
+        """Let the inner measure take in what is open."""
+        getattr(self.inner, "finish", lambda: None)()
 
     def update(self, batch: Batch, seen: Mapping[str, Seen]) -> None:
         """Take in one batch."""
@@ -77,6 +83,8 @@ class PerText(Reducer):
     {}
     """
 
+    totals = ("sums", "counts")
+
     def __init__(self, make: Callable[[], Reducer]) -> None:
         self.make = make
         example = make()
@@ -94,6 +102,10 @@ class PerText(Reducer):
             self._open = [(replace(batch, texts=[text], tokens={}), self.make()) for text in batch.texts]
         for i, (alone, measure) in enumerate(self._open):
             measure.update(alone, {name: _text(one, slice(i, i + 1)) for name, one in seen.items()})
+
+    def finish(self) -> None:
+        """Take in what is open of the last batch."""
+        self._close()
 
     def _close(self) -> None:
         for _, measure in self._open:

@@ -41,6 +41,8 @@ class Gram:
         blocks: parts of the texts, by content, whose products are also kept apart, for resampling; 0 for none.
     """
 
+    totals = ("products", "by_block", "rows")
+
     def __init__(self, sites: Mapping[str, Site], group: Callable[[Site], Any] = comparable, blocks: int = 0) -> None:
         self._at = positions_of(sites)
         heads = sum(site.heads for site in sites.values())

@@ -32,6 +32,7 @@ class Hellinger(Reducer):
     """
 
     needs = frozenset({"maps"})
+    totals = ("gram", "chance")
 
     def __init__(self, sites: Mapping[str, Site]) -> None:
         self.gram = Gram(sites)

@@ -48,6 +48,7 @@ class JensenShannon(Reducer):
     """
 
     needs = frozenset({"maps"})
+    totals = ("sums", "variance", "chance", "weight")
 
     def __init__(self, sites: Mapping[str, Site], *, rows: int | None = ROWS, seed: int = 0) -> None:
         self.sites, self.rows, self.seed = dict(sites), rows, seed
@@ -115,6 +116,10 @@ class JensenShannon(Reducer):
         self._open.clear()
         self._count.clear()
         self._batch = None
+
+    def finish(self) -> None:
+        """Take in what is open of the last batch."""
+        self._close()
 
     def result(self) -> dict[str, np.ndarray]:
         """`similarity/jensen_shannon`, its chance level and its standard error, all `[head, head]`."""

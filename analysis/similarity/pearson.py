@@ -36,6 +36,7 @@ class Pearson(Reducer):
     """
 
     needs = frozenset({"maps"})
+    totals = ("gram",)
 
     def __init__(self, sites: Mapping[str, Site], *, blocks: int = 0) -> None:
         self.gram = Gram(sites, blocks=blocks)

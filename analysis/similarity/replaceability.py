@@ -45,6 +45,7 @@ class Replaceability(Reducer):
     """
 
     needs = frozenset({"contexts"})
+    totals = ("squares", "sums", "rows")
 
     def __init__(self, sites: Mapping[str, Site], model: nn.Module) -> None:
         self.sites = {name: site for name, site in sites.items() if site.kept}
