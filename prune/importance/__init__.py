@@ -10,6 +10,7 @@ from headwise.prune.importance.calibration import Calibration
 from headwise.prune.importance.combined import Combined
 from headwise.prune.importance.confidence import Confidence
 from headwise.prune.importance.fisher import Fisher
+from headwise.prune.importance.gates import Gates
 from headwise.prune.importance.gradient import Gradient
 from headwise.prune.importance.magnitude import Magnitude
 from headwise.prune.importance.random import Random
@@ -26,6 +27,7 @@ SCORES: Mapping[str, type[BaseModel]] = {
     "combined": Combined,
     "confidence": Confidence,
     "fisher": Fisher,
+    "gates": Gates,
     "gradient": Gradient,
     "magnitude": Magnitude,
     "random": Random,

@@ -555,7 +555,7 @@ def test_every_score_is_a_frozen_recipe_part_and_gives_float64_per_head():
         "roles/previous/low": np.linspace(-1, 1, 8),
     }
     for kind, score in SCORES.items():
-        method = TypeAdapter(score).validate_python({"kind": kind})
+        method = TypeAdapter(score).validate_python({"kind": kind, **({"steps": 2} if kind == "gates" else {})})
         found = method.score(calibration(model, evidence=evidence_of(model, **arrays)))
         assert found.kind == kind
         assert {name: values.shape for name, values in found.items()} == {"0": (4,), "1": (4,)}
@@ -640,3 +640,48 @@ def test_combined_is_the_weighted_mean_of_ranks():
     for wrong in ({}, {"nose": 1.0}, {"combined": 1.0}, {"gradient": 0.0}):
         with pytest.raises(ValueError, match="scores"):
             SCORES["combined"](scores=wrong)
+
+
+class Planted:
+    """A loss that only one head serves: how far the model, gated, is from what that head alone would give."""
+
+    def __init__(self, model, site, head):
+        others = {name: [h for h in s.kept if (name, h) != (site, head)] for name, s in find_sites(model).items()}
+        self.wanted = {}
+        with torch.no_grad(), gated(model, others):
+            for batch in batched():
+                self.wanted[batch.texts[0].id] = model(**batch.inputs).logits
+
+    def losses(self, model, batch):
+        apart = model(**batch.inputs).logits - self.wanted[batch.texts[0].id]
+        return 10 * apart.square().flatten(1).sum(1)
+
+
+@pytest.mark.parametrize("form", ["hard-concrete", "subset"])
+def test_gates_find_the_planted_head(form):
+    model = made("bert")
+    how = {"form": form, "steps": 60, "rate": 0.3, "keep": 0.125, "price": 0.05}
+    context = Calibration(model, find_sites(model), batched(), Planted(model, "1", 2), seed=1)
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    found = SCORES["gates"](**how).score(context)
+    best = max(((name, head) for name in found for head in range(4)), key=lambda place: found[place[0]][place[1]])
+    assert best == ("1", 2)
+    again = SCORES["gates"](**how).score(context)
+    np.testing.assert_array_equal(flat(found), flat(again))
+    assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
+
+
+def test_drawn_gates_are_gates():
+    from headwise.prune.importance.learning import hard_concrete, open_probability, subset
+
+    generator = torch.Generator().manual_seed(0)
+    alpha = torch.linspace(-3, 3, 7, dtype=torch.float64)
+    drawn = torch.stack([hard_concrete(alpha, generator) for _ in range(4000)])
+    assert float(drawn.min()) == 0.0
+    assert float(drawn.max()) == 1.0
+    np.testing.assert_allclose((drawn > 0).double().mean(0), open_probability(alpha), atol=0.03)
+    logits = torch.zeros(6, dtype=torch.float64, requires_grad=True)
+    for count in range(1, 6):
+        chosen = subset(logits, count, 0.5, generator)
+        np.testing.assert_allclose(np.sort(chosen.detach()), [0] * (6 - count) + [1] * count, atol=1e-12)
+        assert torch.autograd.grad((chosen * torch.arange(6.0)).sum(), logits)[0].abs().sum() > 0
