@@ -97,7 +97,7 @@ class FittedMultiLabel:
         with judging(model):
             for batch in track(found, len(found), "classifying texts"):
                 chances[list(batch.index)] = self._logits(model, batch).sigmoid().double().cpu().numpy()
-        seen: np.ndarray = ~np.isnan(chances).any(axis=1)
+        seen = np.asarray(~np.isnan(chances).any(axis=1))
         right, said = right[seen], (chances[seen] > _THRESHOLD).astype(np.int64)
         names = [str(self.config.id2label[i]) for i in range(self.config.num_labels)]
         average = self.task.metric.removesuffix("-f1")
