@@ -6,6 +6,7 @@ that other load on the machine hits all alike. Memory is the peak of a process o
 that only runs the model.
 
     python benchmarks/capture.py [--texts 512] [--rounds 3]
+    python benchmarks/capture.py --long 4096
 """
 
 from __future__ import annotations
@@ -151,6 +152,35 @@ def only(work, count, rounds):
     return peak_megabytes()
 
 
+def long_text(length):
+    """All heads of a model of SmolLM2-135M's shape (random weights) on one text: megabytes and seconds."""
+    import torch
+    from transformers import LlamaConfig, LlamaModel
+
+    from headwise.analysis.batching import Batch, Tokens
+    from headwise.analysis.capture import capture
+    from headwise.analysis.similarity import Pearson
+    from headwise.analysis.sites import find_sites
+    from headwise.analysis.texts import Text
+
+    config = LlamaConfig(
+        vocab_size=49152, hidden_size=576, intermediate_size=1536, num_hidden_layers=30, num_attention_heads=9,
+        num_key_value_heads=3, max_position_embeddings=8192,
+    )  # fmt: skip
+    torch.manual_seed(0)
+    model = LlamaModel(config).eval()
+    ids = torch.randint(5, 49000, (1, length))
+    every = torch.ones_like(ids, dtype=torch.bool)
+    tokens = Tokens(ids, every, ~every, ids, torch.zeros(1, length, 2, dtype=torch.long))
+    batch = Batch({"input_ids": ids, "attention_mask": every.long()}, [Text("one")], {"": tokens})
+    forward(model, Batch({"input_ids": ids[:, :8]}, [Text("one")], {}))
+    base = peak_megabytes()
+    start = time.perf_counter()
+    went = capture(model, [batch], [Pearson(find_sites(model))], door="tiles")
+    return {"heads": 270, "tokens": length, "rows": went.rows, "model_megabytes": base,
+            "extra_megabytes": peak_megabytes() - base, "seconds": time.perf_counter() - start}  # fmt: skip
+
+
 def peak_megabytes():
     status = Path("/proc/self/status")
     if status.exists():
@@ -168,7 +198,13 @@ def main():
     parser.add_argument("--texts", type=int, default=512)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--only", choices=("times", "forward", "usual way", *WAYS), help=argparse.SUPPRESS)
+    parser.add_argument(
+        "--long", type=int, metavar="TOKENS", help="only: all heads of SmolLM2's shape on one long text"
+    )
     options = parser.parse_args()
+    if options.long:
+        print(json.dumps(long_text(options.long), indent=1))
+        return 0
     if options.only:
         print(json.dumps(only(options.only, options.texts, options.rounds)))
         return 0

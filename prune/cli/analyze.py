@@ -125,6 +125,10 @@ def analyze(
             overwrite=overwrite,
             looking=looking,
         )
+        from headwise.analysis.processes import world
+
+        if world()[0]:
+            return
         if as_json:
             put_json({"run": str(folder), "report": str(folder / "report.html")})
         elif not quiet:
