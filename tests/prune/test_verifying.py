@@ -97,7 +97,7 @@ def test_a_manifest_that_does_not_fit_is_refused(change, place, tmp_path):
     config = json.loads((folder / "config.json").read_text())
     change(config["headwise"])
     (folder / "config.json").write_text(json.dumps(config))
-    with pytest.raises(BadInput, match="record|edit"):
+    with pytest.raises(BadInput, match=r"record|edit"):
         load(folder)
 
 

@@ -1,0 +1,187 @@
+"""Export: a model, cut or dense, as an ONNX file or a `torch.export` program, checked against itself."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import logging
+import warnings
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from headwise.analysis.batching import token_limit
+from headwise.analysis.errors import BadInput
+from headwise.prune.folder import told
+from headwise.prune.inputs import synthetic_inputs
+from headwise.prune.tasks.outcome import judging
+from headwise.prune.tasks.text_classification import pad_known
+
+#: The exported program's output may differ by this share of the largest output: other kernels, other rounding.
+_TOLERANCE = 1e-4
+#: Sizes of the example, and of the other example that dynamic shapes are checked on. None is 0 or 1, which
+#: the exporter would take for constants.
+_EXAMPLE, _OTHER = (2, 8), (3, 11)
+
+
+def to_onnx(model: nn.Module, file: str | Path, *, overwrite: bool = False) -> float:
+    """Write the model as ONNX with any batch and length, and check it in onnxruntime.
+
+    The file takes the forward's token inputs and gives its first output (logits, else hidden states). Hooks
+    and training flags of the model are as before.
+
+    Args:
+        model: reads tokens; on any device.
+        file: where to write.
+        overwrite: replace an existing file.
+
+    Returns:
+        The largest difference to the model's own output on another batch and length, as a share of it.
+
+    Raises:
+        BadInput: the file exists, onnx or onnxruntime is missing, or the model cannot be exported or comes
+            out different; no file is left then.
+    """
+    try:
+        import onnxruntime
+        import onnxscript  # noqa: F401 - torch's exporter needs it
+    except ImportError as error:
+        raise BadInput(f"ONNX needs more packages ({error.name}): pip install 'headwise[export]'") from error
+    path = _free(file, overwrite)
+    work = path.with_name(f".{path.name}.partial")
+    with _exportable(model) as forward, told(path):
+        try:
+            example = _inputs(model, *_EXAMPLE)
+            program = torch.onnx.export(
+                forward, kwargs=example, dynamo=True, dynamic_shapes=_dynamic(model, example), verbose=False,
+                input_names=list(example), output_names=["output"],
+            )  # fmt: skip
+            program.save(work)  # type: ignore[union-attr]
+            session = onnxruntime.InferenceSession(str(work), providers=["CPUExecutionProvider"])
+            other = _inputs(model, *_OTHER)
+            named = {entry.name for entry in session.get_inputs()}
+            feed = {name: value.cpu().numpy() for name, value in other.items() if name in named}
+            difference = _difference(torch.from_numpy(session.run(None, feed)[0]), forward(**other))
+            _check(difference, model)
+            work.replace(path)
+        except (torch.onnx.errors.OnnxExporterError, RuntimeError) as error:
+            raise BadInput(f"{type(model).__name__} cannot be exported as ONNX: {_first(error)}") from error
+        finally:
+            work.unlink(missing_ok=True)
+    return difference
+
+
+def to_program(model: nn.Module, file: str | Path, *, overwrite: bool = False) -> float:
+    """Write the model as a `torch.export` program (`.pt2`) with any batch and length, and check it.
+
+    Args:
+        model: reads tokens.
+        file: where to write.
+        overwrite: replace an existing file.
+
+    Returns:
+        The largest difference to the model's own output on another batch and length, as a share of it.
+
+    Raises:
+        BadInput: the file exists, or the model cannot be exported or comes out different; no file is left.
+    """
+    path = _free(file, overwrite)
+    work = path.with_name(f".partial.{path.name}")
+    with _exportable(model) as forward, told(path):
+        try:
+            example = _inputs(model, *_EXAMPLE)
+            program = torch.export.export(forward, (), example, dynamic_shapes=_dynamic(model, example), strict=False)
+            torch.export.save(program, work)
+            other = _inputs(model, *_OTHER)
+            difference = _difference(torch.export.load(work).module()(**other), forward(**other))
+            _check(difference, model)
+            work.replace(path)
+        except (torch._dynamo.exc.TorchDynamoException, RuntimeError, ValueError) as error:
+            if isinstance(error, BadInput):
+                raise
+            raise BadInput(f"{type(model).__name__} cannot be exported: {_first(error)}") from error
+        finally:
+            work.unlink(missing_ok=True)
+    return difference
+
+
+class _Forward(nn.Module):
+    """Tokens in, one tensor out, no cache."""
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.model = model
+        self.extra = {"use_cache": False} if getattr(getattr(model, "config", None), "use_cache", None) else {}
+
+    def forward(self, input_ids: Tensor, attention_mask: Tensor, decoder_input_ids: Tensor | None = None) -> Tensor:
+        inputs = {"input_ids": input_ids, "attention_mask": attention_mask}
+        if decoder_input_ids is not None:
+            inputs["decoder_input_ids"] = decoder_input_ids
+        output = self.model(**inputs, **self.extra)
+        found: Tensor = output.logits if getattr(output, "logits", None) is not None else output[0]
+        return found
+
+
+@contextlib.contextmanager
+def _exportable(model: nn.Module) -> Iterator[nn.Module]:
+    """The model as a function of token tensors, at rest; what exporters print is kept from the terminal."""
+    loggers = [logging.getLogger(name) for name in ("torch.onnx", "onnxscript", "onnx_ir")]
+    levels = [logger.level for logger in loggers]
+    flags = [(module, module.training) for module in model.modules()]
+    for logger in loggers:
+        logger.setLevel(logging.ERROR)
+    try:
+        with (
+            pad_known(model, 0), judging(model), torch.inference_mode(False), torch.no_grad(),
+            warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()),
+        ):  # fmt: skip
+            warnings.simplefilter("ignore")
+            yield _Forward(model).eval()
+    finally:
+        for logger, level in zip(loggers, levels, strict=True):
+            logger.setLevel(level)
+        for module, flag in flags:
+            module.training = flag
+
+
+def _inputs(model: nn.Module, batch: int, length: int) -> dict[str, Tensor]:
+    return dict(synthetic_inputs(model, batch, length))
+
+
+def _dynamic(model: nn.Module, example: Mapping[str, Tensor]) -> dict[str, Any]:
+    """Any batch, and any length that the model's positions allow."""
+    batch = torch.export.Dim("batch", min=2)
+    lengths = {name: "written" if name.startswith("decoder_") else "length" for name in example}
+    dims = {name: torch.export.Dim(name, min=2, max=token_limit(None, model)) for name in set(lengths.values())}
+    return {name: {0: batch, 1: dims[lengths[name]]} for name in example}
+
+
+def _difference(found: Tensor, right: Tensor) -> float:
+    wide = right.detach().float().cpu()
+    if found.shape != wide.shape:
+        raise BadInput(f"the exported model gives the shape {tuple(found.shape)}, expected {tuple(wide.shape)}")
+    return float((found.detach().float().cpu() - wide).abs().max() / wide.abs().max().clamp(min=1e-12))
+
+
+def _check(difference: float, model: nn.Module) -> None:
+    if not difference <= _TOLERANCE:
+        raise BadInput(
+            f"{type(model).__name__}: the exported model's output differs by {difference:.1e} of its scale "
+            f"(allowed {_TOLERANCE:.0e}); it is not kept"
+        )
+
+
+def _free(file: str | Path, overwrite: bool) -> Path:
+    path = Path(file)
+    if path.exists() and not overwrite:
+        raise BadInput(f"{path} exists and is left as it is; choose another file, or say overwrite=True")
+    if not path.parent.is_dir():
+        raise BadInput(f"{path.parent} is no folder: make it first, or choose another place")
+    return path
+
+
+def _first(error: BaseException) -> str:
+    return next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
