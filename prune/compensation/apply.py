@@ -17,7 +17,9 @@ from headwise.prune.selection.blocks import blocks_of
 Rule = Callable[[np.ndarray, Any, np.ndarray, bool], tuple[np.ndarray, np.ndarray]]
 
 
-def apply(calibration: Calibration, remove: Mapping[str, Sequence[int]], rule: Rule, weight: str) -> dict[str, Any]:
+def apply(
+    calibration: Calibration, remove: Mapping[str, Sequence[int]], rule: Rule, weight: str, loss: str = "labels"
+) -> dict[str, Any]:
     """Repair the output projection of every site that loses heads, in place, before the cut.
 
     Only columns of heads that stay, and the bias, are written, and only where something was lost. All new
@@ -28,6 +30,7 @@ def apply(calibration: Calibration, remove: Mapping[str, Sequence[int]], rule: R
         remove: original indices by site; heads that are gone already are passed over.
         rule: what to do with one projection.
         weight: `gradient` or `none`, how tokens count in the moments.
+        loss: `labels` or `outputs`, whose gradient.
 
     Returns:
         `weight`, `measured_on` (texts that took no part in the fit, or the same texts if there are too few)
@@ -39,7 +42,7 @@ def apply(calibration: Calibration, remove: Mapping[str, Sequence[int]], rule: R
     }
     if not any(lost.values()):
         return {"weight": weight, "measured_on": "nothing", "sites": {}}
-    found = calibration.moments(weight)
+    found = calibration.moments(weight, loss)
     fitted = {}
     measured_on = "held-out"
     for block, heads in lost.items():

@@ -30,6 +30,9 @@ class Reconstruct(BaseModel):
     weight: Literal["gradient", "none"] = Field(
         default="none", description="whether tokens count by the loss's gradient"
     )
+    loss: Literal["labels", "outputs"] = Field(
+        default="labels", description="whose gradient: the task's loss, or the outputs themselves, without labels"
+    )
     ridge: float = Field(default=1e-2, gt=0, le=10, description="added to the diagonal, in units of its mean")
     bias: Literal["auto", "never"] = Field(default="auto", description="`auto` refits the bias where there is one")
     #: Forward-backward passes over the calibration texts (none more if the score made the same pass).
@@ -41,7 +44,7 @@ class Reconstruct(BaseModel):
         Raises:
             BadInput: `weight: gradient` without a task, or a loss without gradient.
         """
-        return {"kind": self.kind, **apply(calibration, remove, self._refit, self.weight)}
+        return {"kind": self.kind, **apply(calibration, remove, self._refit, self.weight, self.loss)}
 
     def _refit(
         self, weight: np.ndarray, moments: Any, gone: np.ndarray, has_bias: bool

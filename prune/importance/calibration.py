@@ -30,31 +30,34 @@ class Calibration:
     seed: int = 0
     _passes: dict[str, Any] = field(default_factory=dict, repr=False)
 
-    def gradients(self, moments: bool = False) -> Any:
+    def gradients(self, moments: bool = False, loss: str = "labels") -> Any:
         """One forward-backward pass (`gradients.Collected`), made once and then remembered.
 
         Args:
             moments: whether gradient-weighted moments are wanted too.
+            loss: `labels` for the task's loss, `outputs` for a loss without labels.
 
         Raises:
             BadInput: there is no task, or its loss cannot be used.
         """
         from headwise.analysis.errors import BadInput
         from headwise.prune.importance.gradients import collect
+        from headwise.prune.importance.outputs import Outputs
 
-        known = self._passes.get("gradient")
+        known = self._passes.get(loss)
         if known is None or (moments and not known.fit):
-            if self.task is None:
+            task = self.task if loss == "labels" else Outputs(self.seed)
+            if task is None:
                 raise BadInput("this score needs a task with a loss; choose a task, or score magnitude or random")
             known = collect(
                 self.model,
                 self.sites,
                 self.batches,
-                self.task,
+                task,
                 moments=moments,
                 label="Gradients of the loss",
             )
-            self._passes["gradient"] = known
+            self._passes[loss] = known
         return known
 
     def contexts(self) -> Any:
@@ -65,6 +68,6 @@ class Calibration:
             self._passes["none"] = collect(self.model, self.sites, self.batches, label="Moments of contexts")
         return self._passes["none"]
 
-    def moments(self, weight: str) -> Any:
+    def moments(self, weight: str, loss: str = "labels") -> Any:
         """Moments of contexts, `weight` being `gradient` or `none`."""
-        return self.gradients(moments=True) if weight == "gradient" else self.contexts()
+        return self.gradients(moments=True, loss=loss) if weight == "gradient" else self.contexts()

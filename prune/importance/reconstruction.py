@@ -39,6 +39,9 @@ class Reconstruction(BaseModel):
         default="output",
         description="what the loss's gradient weighs: tokens and output directions, directions alone, or nothing",
     )
+    loss: Literal["labels", "outputs"] = Field(
+        default="labels", description="whose gradient: the task's loss, or the outputs themselves, without labels"
+    )
     ridge: float = Field(default=1e-2, gt=0, le=10, description="added to the diagonal, in units of its mean")
 
     def score(self, calibration: Calibration) -> Scores:
@@ -47,8 +50,8 @@ class Reconstruction(BaseModel):
         Raises:
             BadInput: a weight other than `none` without a task, or a loss without gradient.
         """
-        contexts = calibration.gradients(moments=True) if self.weight == "gradient" else calibration.contexts()
-        slopes = None if self.weight == "none" else calibration.gradients(moments=True)
+        contexts = calibration.moments(self.weight, self.loss)
+        slopes = None if self.weight == "none" else calibration.gradients(moments=True, loss=self.loss)
         costs = RepairCosts(calibration.model, contexts, slopes, self.ridge)
         return Scores(self.kind, removal_ranks(calibration.sites, costs), costs)
 

@@ -685,3 +685,27 @@ def test_drawn_gates_are_gates():
         chosen = subset(logits, count, 0.5, generator)
         np.testing.assert_allclose(np.sort(chosen.detach()), [0] * (6 - count) + [1] * count, atol=1e-12)
         assert torch.autograd.grad((chosen * torch.arange(6.0)).sum(), logits)[0].abs().sum() > 0
+
+
+def test_outputs_need_no_labels_and_average_to_every_outputs_gradient():
+    from headwise.prune.importance.outputs import Outputs
+
+    model = made("bert")
+    expected = np.zeros(8)
+    for batch in batched(1):
+        gates = {n: torch.ones(s.heads, dtype=torch.float64, requires_grad=True) for n, s in find_sites(model).items()}
+        with gated(model, gates=gates):
+            logits = model(**batch.inputs).logits
+        row = logits[0] if logits.ndim == 2 else None
+        assert row is not None
+        for value in row - row.mean():
+            slopes = torch.autograd.grad(value, list(gates.values()), retain_graph=True)
+            expected += torch.cat(slopes).square().numpy()
+    drawn = np.zeros(8)
+    for seed in range(100):
+        found = Calibration(model, find_sites(model), batched(), None, seed=seed).gradients(loss="outputs")
+        drawn += np.concatenate([found.gates[name].outer.diagonal().numpy() for name in ("0", "1")])
+    np.testing.assert_allclose(drawn / 100, expected, rtol=0.35)
+    one, other = (Outputs(3).losses(model, batch) for batch in (batched(2)[0], batched(4)[0]))
+    torch.testing.assert_close(one, other[:2])
+    assert np.isfinite(flat(Reconstruction(weight="gradient", loss="outputs").score(calibration(model)))).all()

@@ -1,0 +1,59 @@
+"""Outputs: a loss without labels, whose gradient says how far a head moves what the model puts out."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from headwise.analysis.batching import Batch
+from headwise.analysis.errors import BadInput
+
+
+@dataclass(frozen=True)
+class Outputs:
+    """A random direction of the outputs, per text: squared gradients average to those of all outputs together.
+
+    With r of independent signs, E (grad r.z)(grad r.z)^T = sum_k grad z_k grad z_k^T (Hutchinson, 1990). So every text
+    counts, also those that the model is sure of, whose gradient by their label is next to nothing. Class scores
+    are centred, since a shift of all changes nothing; token scores are taken at one token a text, hidden states where
+    there are no scores.
+
+    Attributes:
+        seed: of the directions; with the text's content it fixes each, whatever the batches.
+    """
+
+    seed: int = 0
+
+    def losses(self, model: nn.Module, batch: Batch) -> Float[Tensor, " batch"]:
+        """The output of each text along its direction, shape [batch].
+
+        Raises:
+            BadInput: the model gives neither scores nor hidden states.
+        """
+        found = model(**batch.inputs)
+        output = getattr(found, "logits", None)
+        scored = output is not None
+        output = output if scored else getattr(found, "last_hidden_state", None)
+        if output is None:
+            raise BadInput(f"loss outputs: {type(model).__name__} gives neither logits nor hidden states; use labels")
+        rows: list[Tensor] = []
+        for text, row in zip(batch.texts, output.double(), strict=True):
+            generator = torch.Generator().manual_seed((int(text.id[:12], 16) + self.seed) % 2**63)
+            index = len(rows)
+            if row.ndim > 1:
+                row = _one_token(row, batch, index, generator)
+            centred = row - row.mean(-1, keepdim=True) if scored else row
+            signs = torch.randint(0, 2, row.shape, generator=generator).to(row) * 2 - 1
+            rows.append((signs * centred).sum())
+        return torch.stack(rows)
+
+
+def _one_token(row: Tensor, batch: Batch, index: int, generator: torch.Generator) -> Tensor:
+    """The output at one real token, drawn by the text."""
+    tokens = next(iter(batch.tokens.values()), None)
+    if tokens is not None and tokens.valid.shape[1] == len(row):
+        row = row[tokens.valid[index].to(row.device)]
+    return row[int(torch.randint(0, len(row), (), generator=generator))]
