@@ -155,7 +155,7 @@ CUT_REFUSED = {
 # copy of one module before the first cut.
 PROVEN = {
     "AlbertAttention", "BartAttention", "BeitAttention", "BeitSelfAttention", "BertCrossAttention",
-    "BertSelfAttention", "BigBirdSelfAttention", "BlenderbotAttention", "BlipTextSelfAttention", "BloomAttention",
+    "BertSelfAttention", "BigBirdSelfAttention", "BlenderbotAttention", "BloomAttention",
     "CLIPAttention", "CamembertSelfAttention", "Cohere2Attention", "CohereAttention", "DINOv3ViTAttention",
     "DeepseekV2Attention", "DeepseekV3Attention", "DeiTAttention", "DeiTSelfAttention", "Dinov2Attention",
     "Dinov2SelfAttention", "DisentangledSelfAttention", "DistilBertSelfAttention", "ElectraSelfAttention",

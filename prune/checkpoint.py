@@ -53,14 +53,16 @@ def load(id_or_folder: str | Path, *, cls: type | None = None, **from_pretrained
     'BertModel'
     """
     name = str(id_or_folder)
-    config = _config(name, from_pretrained)
+    config = _config(name, from_pretrained, cls)
     pruned_by_4 = getattr(config, "pruned_heads", None)
     record = getattr(config, "headwise", None)
-    if from_pretrained.get("gguf_file") is None:
+    # A GGUF file names no class; what such files hold are language models.
+    gguf = from_pretrained.get("gguf_file") is not None
+    stock = cls or (transformers.AutoModelForCausalLM if gguf else _class(name, config))
+    if not gguf:
         from_pretrained.setdefault("use_safetensors", True)
-    stock = cls or _class(name, config)
     if record is None and not pruned_by_4:
-        return _open(stock, name, from_pretrained, config=None).eval()
+        return _floats(_open(stock, name, from_pretrained, config=None).eval(), from_pretrained)
     if isinstance(pruned_by_4, dict) and record is None:
         config.pruned_heads = {}
     config.headwise = fresh_record(stock, config, record, pruned_by_4)
@@ -129,15 +131,22 @@ def _save_own(model: Any, work: Path, facts: Mapping[str, Any]) -> None:
 _WHERE = ("revision", "token", "cache_dir", "local_files_only", "gguf_file", "subfolder", "trust_remote_code")
 
 
-def _config(name: str, options: Mapping[str, Any]) -> Any:
+def _config(name: str, options: Mapping[str, Any], cls: Any) -> Any:
     passed = {key: options[key] for key in _WHERE if key in options}
     passed.setdefault("trust_remote_code", False)
     folder = Path(name)
     if folder.is_dir() and "gguf_file" not in passed and not (folder / "config.json").exists():
         raise BadInput(f"{name} holds no config.json: expected a checkpoint folder or a hub id")
+    # A class knows its configuration, also where an old config.json names no model_type.
+    known = getattr(cls, "config_class", None) or transformers.AutoConfig
     try:
-        return transformers.AutoConfig.from_pretrained(name, **passed)
+        return known.from_pretrained(name, **passed)
     except (OSError, ValueError, KeyError) as error:
+        if "model_type" in str(error):
+            raise BadInput(
+                f"cannot open {name!r}: its config.json names no model_type that this transformers release knows; add it "
+                '(`"model_type": "bert"`), or say the class: load(…, cls=BertModel)'
+            ) from error
         raise BadInput(f"cannot open {name!r} as a checkpoint: {_first_line(error)}") from error
 
 
@@ -171,6 +180,15 @@ def _open(cls: Any, name: str, options: Mapping[str, Any], *, config: Any, **mor
             f"cannot load {name!r}: its weights have other shapes than {cls.__name__} with the heads that its config.json "
             "names; weights and config.json do not belong together"
         ) from error
+
+
+def _floats(model: Any, options: Mapping[str, Any]) -> Any:
+    """A model from a GGUF file holds floats: without the mark of the file's quantisation it can be saved."""
+    if options.get("gguf_file") is not None:
+        model.config.__dict__.pop("quantization_config", None)
+        for mark in ("hf_quantizer", "quantization_method", "is_quantized"):
+            model.__dict__.pop(mark, None)
+    return model
 
 
 def _first_line(error: BaseException) -> str:

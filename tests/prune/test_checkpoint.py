@@ -102,6 +102,17 @@ def test_opening_takes_what_from_pretrained_takes(tmp_path):
     assert not half.training
 
 
+def test_an_old_configuration_without_a_model_type_opens_by_its_class(tmp_path):
+    model = cut_model()
+    model.save_pretrained(tmp_path)
+    config = json.loads((tmp_path / "config.json").read_text())
+    del config["model_type"], config["architectures"]
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    with pytest.raises(BadInput, match="say the class"):
+        load(tmp_path)
+    assert torch.equal(outputs(load(tmp_path, cls=transformers.BertForSequenceClassification)), outputs(model))
+
+
 def test_a_folder_of_a_trainer_opens_too(tmp_path):
     model = cut_model()
     model.save_pretrained(tmp_path, max_shard_size="20KB")
@@ -371,4 +382,6 @@ def test_the_dense_model_is_its_own_native_form(tmp_path):
     model = build(FAMILIES["bert"])
     want = outputs(copy.deepcopy(model))
     save(model, tmp_path / "dense", form="native")
-    assert torch.equal(outputs(transformers.AutoModelForSequenceClassification.from_pretrained(tmp_path / "dense")), want)
+    assert torch.equal(
+        outputs(transformers.AutoModelForSequenceClassification.from_pretrained(tmp_path / "dense")), want
+    )

@@ -1,0 +1,187 @@
+"""Cuts: decisions, all-or-nothing, layouts that are not known, models that cannot be cut."""
+
+import copy
+import logging
+from pathlib import Path
+
+import pytest
+import torch
+import transformers
+from hypothesis import given
+from hypothesis import strategies as st
+from packaging.version import Version
+from torch import nn
+
+from headwise.analysis import families
+from headwise.analysis.errors import BadInput, CannotCut
+from headwise.analysis.sites import find_sites
+from headwise.prune import rehearsal
+from headwise.prune.check import check_edits
+from headwise.prune.decision import decide, dense
+from headwise.prune.plan import Plan
+from headwise.prune.surgery import cut
+from tests.families import FAMILIES
+from tests.models import build, inputs_of, oracle
+
+groupings = st.integers(1, 4).flatmap(lambda kv: st.tuples(st.integers(1, 4).map(lambda size: size * kv), st.just(kv)))
+
+
+def run(model, name):
+    with torch.no_grad():
+        return model.eval()(**inputs_of(FAMILIES[name]))[0]
+
+
+# ------------------------------------------------------------------------------------------------ decisions
+@given(groupings, st.data())
+def test_every_head_that_is_left_reads_its_own_keys_and_values(counts, data):
+    heads, kv_heads = counts
+    decision = dense(heads, kv_heads)
+    gone: set[int] = set()
+    for _ in range(data.draw(st.integers(1, 3))):
+        remove = data.draw(st.sets(st.integers(0, heads - 1)))
+        gone |= remove
+        decision = decide(decision, sorted(remove))
+        assert decision.kept == tuple(head for head in range(heads) if head not in gone)
+        assert len(decision.present) == max(1, len(decision.kept))
+        assert len(decision.present) % len(decision.kv) == 0
+        for place, head in enumerate(decision.present):
+            assert decision.kv[place // decision.group_size] == head // (heads // kv_heads)
+
+
+@given(groupings, st.data())
+def test_whole_groups_repeat_no_key_value_head(counts, data):
+    heads, kv_heads = counts
+    groups = data.draw(st.sets(st.integers(0, kv_heads - 1), max_size=kv_heads - 1))
+    size = heads // kv_heads
+    kept = decide(dense(heads, kv_heads), [h for h in range(heads) if h // size in groups])
+    assert kept.kv == tuple(g for g in range(kv_heads) if g not in groups)
+
+
+# ------------------------------------------------------------------------------------------------ all or nothing
+def test_a_plan_and_its_mapping_cut_alike():
+    plan = Plan(model="tiny", remove={"0": [1], "1": [0, 3]})
+    one, two = (cut(build(FAMILIES["bert"]), heads) for heads in (plan, {"0": [1], "1": [0, 3]}))
+    assert torch.equal(run(one, "bert"), run(two, "bert"))
+
+
+def test_heads_that_are_gone_are_left_alone_with_a_notice(caplog):
+    model = cut(build(FAMILIES["bert"]), {"0": [1]})
+    want = run(model, "bert")
+    with caplog.at_level(logging.WARNING, logger="headwise"):
+        cut(model, {"0": [1]})
+    assert "already removed" in caplog.text
+    assert torch.equal(run(model, "bert"), want)
+
+
+def test_an_edit_that_does_not_fit_stops_the_cut_before_the_first(monkeypatch):
+    model = build(FAMILIES["bert"])
+    want = run(model, "bert")
+    from headwise.prune import surgery
+
+    made = surgery._edits
+
+    def wrong(*args):
+        edits, decisions = made(*args)
+        edits[-1] = {"edit": "take", "module": "encoder.layer.1.attention.self.key", "tensor": "weight", "axis": 0,
+                     "of": 32, "runs": [[0, 999]]}  # fmt: skip
+        return edits, decisions
+
+    monkeypatch.setattr(surgery, "_edits", wrong)
+    with pytest.raises(BadInput, match="weight has the shape"):
+        cut(model, {"0": [1], "1": [2]})
+    assert torch.equal(run(model, "bert"), want)
+    assert getattr(model.config, "headwise", None) is None
+
+
+def test_edits_are_checked_in_their_order():
+    layer = nn.Sequential(nn.Linear(4, 6))
+    take = {"edit": "take", "module": "/0", "tensor": "weight", "axis": 0, "of": 6, "runs": [[0, 3]]}
+    check_edits(layer, [take, {**take, "of": 3, "runs": [[1, 2]]}])
+    with pytest.raises(BadInput, match="edit 1"):
+        check_edits(layer, [take, take])
+
+
+def test_calls_of_one_module_lose_the_same_heads():
+    model = build(FAMILIES["albert"])
+    with pytest.raises(CannotCut, match="one module called 2 times"):
+        cut(model, {"0": [1], "1": [2]})
+    with pytest.raises(CannotCut, match="one module called 2 times"):
+        cut(model, {"0": [1]})
+
+
+def test_a_copy_made_before_stays_dense():
+    model = build(FAMILIES["t5"])
+    twin, want = copy.deepcopy(model), run(model, "t5")
+    cut(model, {"decoder.self.0": [0, 1]})
+    assert torch.equal(run(twin, "t5"), want)
+
+
+# ------------------------------------------------------------------------------------------------ classes not known
+def renamed(model, kind, name):
+    """The same model with its attention under a class name that no table knows."""
+    for module in model.modules():
+        if type(module).__name__ == kind:
+            module.__class__ = type(name, (type(module),), {})
+    return model
+
+
+def test_an_unknown_class_of_a_usual_layout_is_rehearsed_and_cut():
+    model = renamed(build(FAMILIES["gpt2"]), "GPT2Attention", "NewAttention")
+    want = run(oracle(model, FAMILIES["gpt2"], {"0": [1], "1": [0, 3]}), "gpt2")
+    torch.testing.assert_close(run(cut(model, {"0": [1], "1": [0, 3]}), "gpt2"), want)
+
+
+def test_an_unknown_fused_layout_is_never_cut_wrong():
+    model = renamed(build(FAMILIES["gpt-neox"]), "GPTNeoXAttention", "NewAttention")
+    before, parts = run(model, "gpt-neox"), {name: id(m) for name, m in model.named_modules()}
+    with pytest.raises(CannotCut, match="NewAttention is not among the families"):
+        cut(model, {"0": [1]})
+    assert torch.equal(run(model, "gpt-neox"), before)
+    assert parts == {name: id(m) for name, m in model.named_modules()}
+    assert not any(m._forward_hooks or m._forward_pre_hooks for m in model.modules())
+
+
+def test_an_unknown_table_that_is_handed_on_is_never_cut_wrong():
+    model = renamed(build(FAMILIES["t5"]), "T5Attention", "NewAttention")
+    before = run(model, "t5")
+    with pytest.raises(CannotCut, match="cut for a try"):
+        cut(model, {"encoder.self.0": [1], "encoder.self.1": [2]})
+    assert torch.equal(run(model, "t5"), before)
+
+
+def test_a_fused_layout_that_cannot_be_tried_is_refused(monkeypatch):
+    model = renamed(build(FAMILIES["gpt2"]), "GPT2Attention", "NewAttention")
+
+    def none(_):
+        raise BadInput("no synthetic input fits")
+
+    monkeypatch.setattr(rehearsal, "synthetic_inputs", none)
+    with pytest.raises(CannotCut, match="cannot be tried out"):
+        cut(model, {"0": [1]})
+
+
+def test_a_norm_across_contexts_is_refused():
+    from transformers import BitNetConfig, BitNetModel
+
+    sizes = {"hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 4, "num_key_value_heads": 2,
+             "intermediate_size": 32, "vocab_size": 50}  # fmt: skip
+    with pytest.raises(CannotCut, match="norm over the contexts of all heads"):
+        cut(BitNetModel(BitNetConfig(**sizes)), {"0": [0, 1]})
+
+
+def test_what_the_matrix_covers_is_what_counts_as_proven():
+    """A class in PROVEN that no family reaches would be cut without a rehearsal."""
+    reached = set()
+    for family in FAMILIES.values():
+        if not family.refusal and Version(family.since) <= Version(transformers.__version__):
+            model = build(family)
+            reached |= {type(model.get_submodule(site.module)).__name__ for site in find_sites(model).values()}
+    assert reached <= families.PROVEN
+    # Some names exist in older or newer releases only; they are reached there.
+    gone = {name for name in families.PROVEN if not any(f"class {name}(" in text for text in sources())}
+    assert families.PROVEN - reached <= gone | {"MultiheadAttention"}
+
+
+def sources():
+    place = Path(transformers.__file__).parent / "models"
+    return [path.read_text() for path in place.glob("*/modeling_*.py")]
