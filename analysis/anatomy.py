@@ -117,7 +117,8 @@ def _anatomy(path: str, module: nn.Module, modules: dict[str, nn.Module], counte
     if isinstance(module, nn.MultiheadAttention):
         return _multihead(path, module)
     if all(isinstance(getattr(module, n, None), nn.Parameter) and getattr(module, n).ndim == 3 for n in "qkvo"):
-        heads, width = module.o.shape[1:]
+        bare: nn.Parameter = getattr(module, "o")  # noqa: B009 - a parameter by its usual name
+        heads, width = bare.shape[1:]
         return Anatomy(path, f"{path}:o", "q", "k", "v", "", "", heads, heads, width)
     if any(isinstance(getattr(module, name, None), nn.Parameter) for name in families.RECURRENT):
         return None

@@ -22,9 +22,9 @@ def output_weight(model: nn.Module, site: Site) -> Float[Tensor, "out columns"]:
     """
     path, _, bare = site.output.partition(":")
     module = model.get_submodule(path)
+    weight: Tensor = getattr(module, bare or "weight").detach()
     if bare:
-        return getattr(module, bare).detach().flatten(1)
-    weight: Tensor = module.weight.detach()  # type: ignore[union-attr, operator]
+        return weight.flatten(1)
     return weight.T if type(module).__name__ == "Conv1D" else weight
 
 

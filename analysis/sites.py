@@ -154,19 +154,18 @@ def _check_width(model: nn.Module, site: Site) -> None:
 
 
 def _calls(model: nn.Module, module: nn.Module) -> int:
-    config = getattr(model, "config", None)
+    config: Any = getattr(model, "config", None)
     name = families.SHARED_LAYERS.get(getattr(config, "model_type", ""))
     if name is None or not hasattr(config, "num_hidden_groups"):
         return 1
     groups = config.num_hidden_groups
-    return getattr(config, name) // groups if type(module).__name__.startswith("Albert") else 1
+    return int(getattr(config, name) // groups) if type(module).__name__.startswith("Albert") else 1
 
 
 def _layer_of_call(model: nn.Module, path: str, call: int) -> int:
     group = int(next((part for part in path.split(".") if part.isdigit()), "0"))
-    config = model.config
-    per_group = config.num_hidden_layers // config.num_hidden_groups  # type: ignore[union-attr, operator]
-    return group * per_group + call  # type: ignore[operator]
+    config: Any = model.config
+    return int(group * (config.num_hidden_layers // config.num_hidden_groups) + call)
 
 
 def _named(sites: list[Site]) -> dict[str, Site]:

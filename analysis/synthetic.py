@@ -193,11 +193,11 @@ class _Draw:
         frames = self.number("num_frames", "frames_per_clip", default=4)
         temporal = self.number("temporal_patch_size", default=2)
         flat = c * self.patch * self.patch
-        shapes = [(2, c, size, size), (2, c, 64, 64), (2, c, 224, 224), (2, frames, c, size, size), (2, 1, c, size, size),
+        shapes = [(2, c, size, size), (2, c, 64, 64), (2, frames, c, size, size), (2, 1, c, size, size),
                   (2, 2, c, size, size), (2, 1, 1, c, size, size), (2, 1, self.number("max_num_tiles", default=4), c, size, size),
                   (2, PATCHES, flat), (2, c, frames, size, size)]  # fmt: skip
         scenes: list[dict[str, Callable[[], Any]]] = [
-            dict.fromkeys(_PIXELS, lambda shape=shape: self.noise(*shape)) | {  # type: ignore[misc]
+            dict.fromkeys(_PIXELS, lambda shape=shape: self.noise(*shape)) | {
                 "attention_mask": self.mask,
                 "spatial_shapes": lambda: self.whole([[4, 4], [4, 4]]),
                 "pixel_attention_mask": lambda: torch.ones(2, PATCHES, dtype=torch.long, device=self.device),
@@ -205,7 +205,7 @@ class _Draw:
             for shape in shapes
         ]  # fmt: skip
         for width in (flat * temporal, flat, self.width):
-            packed = dict.fromkeys((*_PIXELS, "hidden_states"), lambda width=width: self.noise(PATCHES, width))  # type: ignore[misc]
+            packed = dict.fromkeys((*_PIXELS, "hidden_states"), lambda width=width: self.noise(PATCHES, width))
             scenes.append({**packed, **dict.fromkeys(_GRIDS, lambda: self.whole([[1, 4, 4]]))})
         pictures = dict.fromkeys(_PIXELS, lambda: self.noise(PATCHES, c, self.patch, self.patch))
         return [*scenes, {**pictures, **dict.fromkeys(_GRIDS, lambda: self.whole([[1, 4, 4]]))},
@@ -223,9 +223,9 @@ class _Draw:
         for length in dict.fromkeys(lengths):
             for shape in ((2, length, bins), (2, bins, length), (2, length), (2, 1, length), (2, 1, length, bins),
                           (2, length, inputs)):  # fmt: skip
-                scene = dict.fromkeys(_SIGNALS, lambda shape=shape: self.noise(*shape))  # type: ignore[misc]
+                scene = dict.fromkeys(_SIGNALS, lambda shape=shape: self.noise(*shape))
                 ones = lambda length=length: torch.ones(2, length, dtype=torch.long, device=self.device)  # noqa: E731
-                found.append({**scene, **dict.fromkeys(_MASKS, ones)})  # type: ignore[dict-item]
+                found.append({**scene, **dict.fromkeys(_MASKS, ones)})
         return found
 
 

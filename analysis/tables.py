@@ -170,9 +170,7 @@ def _json(path: Path, content: str) -> Table:
     objects = _json_list(path, content) if content.lstrip().startswith("[") else _json_lines(path, content)
     for i, item in enumerate(objects):
         if not isinstance(item, dict):
-            raise BadInput(
-                f"{path}: entry {i + 1} is {type(item).__name__}, expected an object with named fields"
-            )
+            raise BadInput(f"{path}: entry {i + 1} is {type(item).__name__}, expected an object with named fields")
     if not objects:
         raise BadInput(f"{path}: the file is empty")
     columns = list(dict.fromkeys(key for item in objects for key in item))
@@ -195,9 +193,7 @@ def _json_lines(path: Path, content: str) -> list[Any]:
             try:
                 found.append(json.loads(line))
             except json.JSONDecodeError as error:
-                raise BadInput(
-                    f"{path}:{number}: not JSON: {error.msg}; expected an object a line"
-                ) from error
+                raise BadInput(f"{path}:{number}: not JSON: {error.msg}; expected an object a line") from error
     return found
 
 

@@ -9,7 +9,17 @@ import sys
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
-_PACKAGES = ("headwise", "torch", "transformers", "datasets", "scikit-learn", "scipy", "numpy", "tokenizers", "safetensors")
+_PACKAGES = (
+    "headwise",
+    "torch",
+    "transformers",
+    "datasets",
+    "scikit-learn",
+    "scipy",
+    "numpy",
+    "tokenizers",
+    "safetensors",
+)
 
 
 def environment(*, seed: int, model: dict[str, Any], texts: dict[str, Any]) -> dict[str, Any]:

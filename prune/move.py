@@ -57,4 +57,6 @@ def linear(model: nn.Module, path: str, kept: Runs, axis: int) -> Iterator[Edit]
 
 
 def features(module: Any, axis: int) -> int:
-    return module.weight.shape[1 - axis if type(module).__name__ == "Conv1D" else axis]
+    """How many outputs (axis 0) or inputs (axis 1) a linear map has, whichever way it stores its weight."""
+    size: int = module.weight.shape[1 - axis if type(module).__name__ == "Conv1D" else axis]
+    return size

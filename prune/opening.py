@@ -53,11 +53,11 @@ def open_checkpoint(
     from headwise.prune.checkpoint import load
 
     source = where_is(name)
-    where = {"revision": revision} if revision else {}
+    where: dict[str, Any] = {"revision": revision} if revision else {}
     place = best_device() if device is None else device
     if model is None:
         precision: Any = dtype if dtype == "auto" else getattr(torch, dtype)
-        placed = {"device_map": "auto"} if place == "auto" else {}
+        placed: dict[str, Any] = {"device_map": "auto"} if place == "auto" else {}
         model = load(source, dtype=precision, trust_remote_code=trust_remote_code, **where, **placed)
         if place != "auto":
             model = _moved(model, place)

@@ -41,7 +41,7 @@ def peak_memory(model: nn.Module, inputs: Mapping[str, Tensor]) -> int:
         return int(living.peak)
 
 
-class _Living(TorchDispatchMode):  # type: ignore[no-untyped-call]
+class _Living(TorchDispatchMode):
     """Counts the bytes of the storages that are alive."""
 
     def __init__(self, known: Sequence[Tensor]) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from torch import nn
+from torch import Tensor, nn
 
 from headwise.analysis import families
 from headwise.analysis.anatomy import is_linear
@@ -38,14 +38,16 @@ def _norm_width(module: nn.Module, keys: bool) -> int:
 
 
 def norms(move: Move) -> Iterator[Edit]:
+    """The edits of query and key norms: per head, as a list of heads, or over all heads at once."""
     for name, child, keys in _norm_names(move.module):
         path, (positions, count) = f"{move.path}.{name}", move.positions(keys)
-        if move.then.whole and getattr(child, "weight", None) is not None and child.weight.ndim == 1:
-            if child.weight.shape[0] == _norm_width(move.module, keys):
+        weight: Tensor | None = getattr(child, "weight", None)
+        if move.then.whole and weight is not None and weight.ndim == 1:
+            if weight.shape[0] == _norm_width(move.module, keys):
                 # The norm sees every head; what leaves it is picked, by place in the dense model.
                 kept = move.then.kv if keys else move.then.present
                 dense = move.then.kv_heads if keys else move.then.heads
-                yield {"edit": "output", "module": path, "runs": runs(kept, child.weight.shape[0] // dense)}
+                yield {"edit": "output", "module": path, "runs": runs(kept, weight.shape[0] // dense)}
             continue
         lists = [(n, c) for n, c in child.named_children() if isinstance(c, nn.ModuleList) and len(c) == count]
         for list_name, _ in lists:

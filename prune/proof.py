@@ -220,7 +220,8 @@ def _first(output: Any) -> Tensor:
         if isinstance(value, Tensor):
             return value.float()
     values = output.values() if hasattr(output, "values") else output
-    return next(value for value in values if _floating(value)).float()
+    first: Tensor = next(value for value in values if _floating(value))
+    return first.float()
 
 
 @contextlib.contextmanager

@@ -61,10 +61,10 @@ def _zero(model: nn.Module, module: nn.Module, edit: dict[str, Any]) -> None:
         getattr(module, edit["tensor"]).zero_()
 
 
-def _bias(model: nn.Module, module: nn.Module, edit: dict[str, Any]) -> None:
+def _bias(model: nn.Module, module: Any, edit: dict[str, Any]) -> None:
     weight = module.weight
-    zeros = torch.zeros(edit["features"], dtype=weight.dtype, device=weight.device)  # type: ignore[union-attr, arg-type]
-    module.bias = nn.Parameter(zeros, requires_grad=weight.requires_grad)  # type: ignore[union-attr]
+    zeros = torch.zeros(edit["features"], dtype=weight.dtype, device=weight.device)
+    module.bias = nn.Parameter(zeros, requires_grad=weight.requires_grad)
 
 
 def _copy(model: nn.Module, module: nn.Module, edit: dict[str, Any]) -> None:
@@ -92,7 +92,7 @@ def _output(model: nn.Module, module: nn.Module, edit: dict[str, Any]) -> None:
     _hook(module, "_forward_hooks", KeepOutput(edit["runs"]))
 
 
-def _config(model: nn.Module, module: nn.Module, edit: dict[str, Any]) -> None:
+def _config(model: nn.Module, module: Any, edit: dict[str, Any]) -> None:
     config = module.config
     module.config = ConfigView(getattr(config, "_config", config), edit["values"])
 

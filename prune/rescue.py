@@ -29,7 +29,7 @@ def rescue(
     Raises:
         BadInput: if nothing was pruned there, or the weights do not fit what `pruned_heads` says.
     """
-    options = {"revision": revision} if revision else {}
+    options: dict[str, Any] = {"revision": revision} if revision else {}
     model = load(checkpoint, **options, **({"use_safetensors": None} if allow_pickle else {}))
     if read_record(model) is None:
         raise BadInput(

@@ -143,7 +143,9 @@ def _timed(
     for i, (batch, length) in enumerate(track(grid, label="timing both models")):
         left = None if seconds is None else seconds - (clock() - began)
         if rows and left is not None and left <= 0:
-            notes.append(f"batch {batch} × length {length} was not timed: the {seconds:g} seconds for the grid were over")
+            notes.append(
+                f"batch {batch} × length {length} was not timed: the {seconds:g} seconds for the grid were over"
+            )
             continue
         share = None if left is None else left / (len(grid) - i)
         inputs = dict(make(batch, length))

@@ -57,7 +57,7 @@ def cut(model: nn.Module, plan: Plan | Heads) -> nn.Module:
     torch.Size([16, 32])
     """
     sites = find_sites(model)
-    heads: Heads = getattr(plan, "remove", plan)
+    heads: Any = getattr(plan, "remove", plan)
     wanted = check_heads(sites, heads)
     gone = {name: [h for h in listed if h not in sites[name].kept] for name, listed in wanted.items()}
     again = {name: listed for name, listed in gone.items() if listed}
@@ -83,7 +83,8 @@ def cut(model: nn.Module, plan: Plan | Heads) -> nn.Module:
     replay(model, edits)
     record = read_record(model) or {"edits": [], "sites": {}}
     biased = {name for name, data in record["sites"].items() if data.get("bias")}
-    model.config.headwise = _record(model, sites, decisions, [*record["edits"], *edits], biased)
+    config: Any = model.config
+    config.headwise = _record(model, sites, decisions, [*record["edits"], *edits], biased)
     # transformers 4 keeps a generation cache on the model, sized for the dense heads.
     model.__dict__.pop("_cache", None)
     return model
@@ -148,7 +149,8 @@ def give_bias(model: nn.Module, site: Site) -> None:
     sites = find_sites(model)
     before = read_record(model) or {"edits": [], "sites": {}}
     biased = {name for name, data in before["sites"].items() if data.get("bias")} | {site.name}
-    model.config.headwise = _record(model, sites, decisions_of(model, sites), [*before["edits"], edit], biased)
+    config: Any = model.config
+    config.headwise = _record(model, sites, decisions_of(model, sites), [*before["edits"], edit], biased)
 
 
 def _bias_edit(model: nn.Module, site: Site) -> Edit:

@@ -58,11 +58,18 @@ def test_a_wheel_built_from_the_tree_imports_from_an_empty_folder(tmp_path):
         "print(headwise.prune.__file__);"
         "print(sorted(p.name for p in r.files('headwise.recipes').iterdir() if p.name.endswith('.yaml')))"
     )
-    python = [str(place / "bin" / "python"), "-S", "-c", f"import sys; sys.path[:0] = [{str(site)!r}]; sys.path += {paths!r}; {code}"]
+    python = [
+        str(place / "bin" / "python"),
+        "-S",
+        "-c",
+        f"import sys; sys.path[:0] = [{str(site)!r}]; sys.path += {paths!r}; {code}",
+    ]
     done = subprocess.run(python, cwd=empty, check=True, capture_output=True, text=True)
     assert str(site) in done.stdout
     assert "quickstart.yaml" in done.stdout
-    names = subprocess.run([sys.executable, "-m", "zipfile", "-l", str(wheel)], capture_output=True, text=True, check=True).stdout
+    names = subprocess.run(
+        [sys.executable, "-m", "zipfile", "-l", str(wheel)], capture_output=True, text=True, check=True
+    ).stdout
     for folder in ("prune", "analysis"):
         for path in (ROOT / folder).rglob("*.py"):
             assert f"headwise/{path.relative_to(ROOT).as_posix()}" in names
@@ -72,7 +79,10 @@ def test_help_answers_at_once():
     command = [str(Path(sys.executable).parent / "headwise"), "--help"]
     subprocess.run(command, check=True, capture_output=True)  # compiles what was not
     loaded = subprocess.run(
-        [sys.executable, "-X", "importtime", "-c", "import headwise.prune.cli"], check=True, capture_output=True, text=True
+        [sys.executable, "-X", "importtime", "-c", "import headwise.prune.cli"],
+        check=True,
+        capture_output=True,
+        text=True,
     ).stderr
     assert "torch" not in loaded
     assert "transformers" not in loaded

@@ -15,7 +15,9 @@ from headwise.prune.tasks import TASKS
 README = (Path(__file__).parent.parent / "README.md").read_text(encoding="utf-8")
 
 
-@pytest.mark.parametrize("table", [SCORES, COMPENSATIONS, TASKS, AMOUNTS], ids=["score", "compensate", "task", "remove"])
+@pytest.mark.parametrize(
+    "table", [SCORES, COMPENSATIONS, TASKS, AMOUNTS], ids=["score", "compensate", "task", "remove"]
+)
 def test_every_kind_is_named(table):
     assert [kind for kind in table if f"`{kind}`" not in README] == []
 

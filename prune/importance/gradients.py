@@ -129,7 +129,7 @@ class _Pass:
             context = context.detach().requires_grad_()
             self.leaves.append(context)
         valid, seen = self._valid(site, context), context.detach()
-        context.register_hook(lambda slope: self._gates(site, seen, slope, valid))  # type: ignore[no-untyped-call]
+        context.register_hook(lambda slope: self._gates(site, seen, slope, valid))
         self.running[site.output].append((site, seen, valid))
         return context
 
@@ -140,7 +140,7 @@ class _Pass:
                 return
             site, context, valid = self.running[path].pop()
             if self.moments:
-                output.register_hook(  # type: ignore[no-untyped-call]
+                output.register_hook(
                     lambda slope: self.found.add_contexts(
                         site, by_token(context, valid), valid, self.held, by_token(slope, valid)
                     )

@@ -107,7 +107,7 @@ def chance(accuracy: Mapping[str, Any]) -> str:
     shown = {name: formats.in_metric(found.get(name), metric) for name in ("all", "plan", "mean")}
     low, high = (formats.in_metric(end(found["drawn"]), metric) for end in (min, max))
     return (
-        f"Is the choice worth it? With {formats.plural(found.get('heads'), 'head')} silenced and nothing repaired, "
+        f"Is the choice worth it? With {formats.plural(int(found.get('heads') or 0), 'head')} silenced and nothing repaired, "
         f"as the plan chose them: {shown['plan']}; drawn at random: {shown['mean']} on average, {low} to {high} "
         f"in {len(found['drawn'])} draws, {found.get('worse')} of them worse than the plan; with all heads: "
         f"{shown['all']} ({metric}, {formats.count(found.get('n'))} examples)."

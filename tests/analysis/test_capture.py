@@ -85,16 +85,12 @@ def batch_of(rows, left=False, width=None, texts=None, decoder=False):
         ids[i, place] = torch.tensor(row)
         valid[i, place] = True
     nothing = torch.zeros_like(valid)
-    tokens = Tokens(
-        ids, valid, nothing, torch.full_like(ids, -1), torch.zeros(*ids.shape, 2, dtype=torch.long)
-    )
+    tokens = Tokens(ids, valid, nothing, torch.full_like(ids, -1), torch.zeros(*ids.shape, 2, dtype=torch.long))
     inputs = {"input_ids": ids, "attention_mask": valid.long()}
     streams = {"": tokens}
     if decoder:
         inputs |= {"decoder_input_ids": ids[:, :-2], "decoder_attention_mask": valid[:, :-2].long()}
-        streams["decoder"] = Tokens(
-            ids[:, :-2], valid[:, :-2], nothing[:, :-2], ids[:, :-2], tokens.offsets[:, :-2]
-        )
+        streams["decoder"] = Tokens(ids[:, :-2], valid[:, :-2], nothing[:, :-2], ids[:, :-2], tokens.offsets[:, :-2])
     return Batch(inputs, [Text(str(row)) for row in rows] if texts is None else texts, streams)
 
 
@@ -121,10 +117,7 @@ class Raises(Keep):
 
 def state_of(model):
     hooks = {
-        name: [
-            list(getattr(module, kind))
-            for kind in ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks")
-        ]
+        name: [list(getattr(module, kind)) for kind in ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks")]
         for name, module in model.named_modules()
     }
     modes = [module.training for module in model.modules()]

@@ -321,9 +321,7 @@ def test_an_encoder_decoder_says_what_it_reads():
         "decoder_attention_heads": 2,
     }
     wide = {"d_model": 16, "encoder_ffn_dim": 16, "decoder_ffn_dim": 16}
-    model = BartModel(
-        BartConfig(vocab_size=14, **wide, **small, pad_token_id=0, decoder_start_token_id=3)
-    ).eval()
+    model = BartModel(BartConfig(vocab_size=14, **wide, **small, pad_token_id=0, decoder_start_token_id=3)).eval()
     batch = next(iter(batches(corpus("the cat", "mat"), bert_tokenizer(), model=model)))
     assert batch.inputs["decoder_input_ids"].tolist() == [[3, 2, 4, 5], [3, 2, 10, 0]]
     assert batch.targets.tolist() == [[2, 4, 5, 3], [2, 10, 3, -100]]

@@ -28,7 +28,7 @@ OLD_NAMES = (
 def by_transformers_4(name, folder, pruned=PRUNED):
     """A checkpoint as transformers 4 wrote it, and the outputs of its model."""
     model, inputs = build(FAMILIES[name]), inputs_of(FAMILIES[name])
-    cut(model, {layer: heads for layer, heads in PRUNED.items()})
+    cut(model, dict(PRUNED))
     model.save_pretrained(folder)
     weights = load_file(folder / "model.safetensors")
     renamed = {}
@@ -39,7 +39,9 @@ def by_transformers_4(name, folder, pruned=PRUNED):
     save_file(renamed, folder / "model.safetensors", metadata={"format": "pt"})
     config = json.loads((folder / "config.json").read_text())
     del config["headwise"]
-    (folder / "config.json").write_text(json.dumps({**config, "pruned_heads": pruned, "transformers_version": "4.57.6"}))
+    (folder / "config.json").write_text(
+        json.dumps({**config, "pruned_heads": pruned, "transformers_version": "4.57.6"})
+    )
     with torch.no_grad():
         return model(**inputs)[0]
 
