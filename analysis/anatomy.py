@@ -120,7 +120,7 @@ def _anatomy(path: str, module: nn.Module, modules: dict[str, nn.Module], counte
         bare: nn.Parameter = getattr(module, "o")  # noqa: B009 - a parameter by its usual name
         heads, width = bare.shape[1:]
         return Anatomy(path, f"{path}:o", "q", "k", "v", "", "", heads, heads, width)
-    if any(isinstance(getattr(module, name, None), nn.Parameter) for name in families.RECURRENT):
+    if any(isinstance(getattr(module, mark, None), nn.Parameter) for mark in families.RECURRENT):
         return None
     parts = _parts(path, module)
 

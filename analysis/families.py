@@ -138,7 +138,7 @@ CUT_REFUSED = {
     "CodeGenAttention": "its fused projection is split over four fixed partitions, not over heads",
     "WavLMAttention": "its position gate splits the hidden state into as many parts as there are heads",
     "ConvBertSelfAttention": "its convolutions share the projections of its heads",
-    **dict.fromkeys(("BailingHybridDeltaAttention", "KimiLinearDeltaAttention"),
+    **dict.fromkeys(("BailingHybridDeltaAttention", "KimiLinearDeltaAttention", "Glm5NextTextLinearAttention"),
                     "it is a recurrence with convolutions over all heads"),
     "EfficientLoFTRAttention": "its rotary positions run over the width of all heads",
     "FunAsrNanoAttention": "a convolution over the values of all heads is added to its output",
@@ -146,7 +146,8 @@ CUT_REFUSED = {
     "DiffLlamaAttention": "its heads work in pairs: half of them is subtracted from the other half",
     "DogeAttention": "its mask is computed from the values of all heads at once",
     "GroupViTAssignAttention": "it has one head",
-    "MiniMaxLightningAttention": "a norm over the contexts of all heads stands before the output projection",
+    **dict.fromkeys(("MiniMaxLightningAttention", "DoryAttention"),
+                    "a norm over the contexts of all heads stands before the output projection"),
     "UdopAttention": "its stack adds tables of its own to the bias that block 0 hands on",
     "ZayaCCAProjection": "its queries and keys are mixed by convolutions over all heads",
 }  # fmt: skip

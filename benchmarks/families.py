@@ -6,7 +6,8 @@
 Every model type is built tiny, with random weights, biases and tables, in float64. The oracle is made here: the
 columns of the output projection that belong to the removed heads are zeroed by hand. A type is
 
-    exact          the gated and the cut model give the oracle's output (< 1e-6 of its scale) for every plan
+    exact          the gated and the cut model give the oracle's output (< 1e-6 of its scale) for every plan. Where no
+                   synthetic input fits the whole, this is measured on a part of it (a tower), or on its blocks alone
     refused        `cut` says why not, and has changed nothing; gating gives the oracle's output
     no attention   it has no attention to cut, and is told so
     not reached    the synthetic inputs run, but pass through no site
@@ -35,6 +36,7 @@ from typing import Any
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 warnings.filterwarnings("ignore")
 
+import alone  # noqa: E402
 import torch  # noqa: E402
 import transformers  # noqa: E402
 from tiny import OVERRIDES, build, model_classes, tiny_configs  # noqa: E402
@@ -104,33 +106,35 @@ def _judge(name: str) -> dict[str, Any]:
     if not classes:
         return {"verdict": "no model class", "why": "this configuration belongs to no model class of its own"}
     met: list[str] = []
-    best: dict[str, Any] = {}
     parts: list[Any] = []
+    found = _whole(cls, OVERRIDES.get(name, {}), classes[:4], met, parts)
+    if found.get("verdict") not in ("exact", "refused", "WRONG", "FAILED"):
+        found = _towers(parts[1:]) or (_alone(parts[0]) if parts else {}) or found
+    if not found and not _has_attention(classes):
+        return {"verdict": "no attention", "why": "no attention module"}
+    return found or {"verdict": "not buildable", "why": " / ".join(dict.fromkeys(met))[-700:]}
+
+
+def _whole(cls: Any, overrides: dict[str, Any], classes: list[Any], met: list[str], parts: list[Any]) -> dict[str, Any]:
+    """The verdict of the first class and configuration that give one; else what was found besides, or nothing."""
+    best: dict[str, Any] = {}
     try:
-        for config in tiny_configs(cls, OVERRIDES.get(name, {})):
-            for model_class in classes[:4]:
+        for config in tiny_configs(cls, overrides):
+            for model_class in classes:
                 found = _one(model_class, config, met, parts)
                 if found.get("verdict") in ("exact", "refused", "WRONG", "FAILED"):
                     return found
                 best = best or found
-    except Exception as error:  # noqa: BLE001 - no configuration could be made at all
-        met.append(_short(error))
-    for part in parts:
-        # Where nothing runs the whole, its towers may run alone.
-        with contextlib.suppress(BadInput):
-            found = _measure(part, synthetic_inputs(part))
-            if found["verdict"] != "not reached":
-                return found | {"class": type(part).__name__, "part": True}
-    if not best and not _has_attention(cls, classes):
-        return {"verdict": "no attention", "why": "no attention module"}
-    return best or {"verdict": "not buildable", "why": " / ".join(dict.fromkeys(met))[-700:]}
+    except Exception as error:
+        met.append(_short(error))  # no configuration could be made at all
+    return best
 
 
 def _one(model_class: Any, config: Any, met: list[str], parts: list[Any]) -> dict[str, Any]:
     """One class with one configuration: its verdict, or nothing and a line in `met`."""
     try:
         model = build(model_class, copy.deepcopy(config))
-    except Exception as error:  # noqa: BLE001 - the next class may do
+    except Exception as error:
         met.append(f"{model_class.__name__}: {_short(error)}")
         return {}
     _eager_experts(model)
@@ -143,7 +147,8 @@ def _one(model_class: Any, config: Any, met: list[str], parts: list[Any]) -> dic
         return {"verdict": "refused", "why": f"not understood: {told[:260]}", "class": model_class.__name__}
     except BadInput as error:
         return {"verdict": "refused", "why": str(error)[:260], "class": model_class.__name__}
-    for dtype in (torch.float64, torch.float32):
+    large = sum(parameter.numel() for parameter in model.parameters()) > 60_000_000
+    for dtype in (torch.float32,) if large else (torch.float64, torch.float32):
         # Some forwards compute a part in float32 and stumble over float64 weights.
         model.to(dtype)
         try:
@@ -153,74 +158,139 @@ def _one(model_class: Any, config: Any, met: list[str], parts: list[Any]) -> dic
             continue
         return _measure(model, inputs) | {"class": model_class.__name__}
     if not parts:
-        parts += [m.double() for path, m in model.named_modules() if path and isinstance(m, PreTrainedModel)]
+        parts += [m.double() for m in model.modules() if isinstance(m, PreTrainedModel)]
     return {}
 
 
-def _has_attention(cls: Any, classes: list[Any]) -> bool:
+def _towers(parts: list[Any]) -> dict[str, Any]:
+    """A verdict from the parts of a model that run alone, where nothing runs the whole."""
+    found: list[dict[str, Any]] = []
+    for part in parts:
+        with contextlib.suppress(BadInput):
+            verdict = _measure(part, synthetic_inputs(part))
+            if verdict["verdict"] != "not reached":
+                found.append(verdict | {"class": type(part).__name__, "part": True})
+    rank = ("WRONG", "FAILED", "exact", "refused")
+    found.sort(key=lambda row: rank.index(row["verdict"]))
+    if not found:
+        return {}
+    refused = next((row["why"] for row in found if row["verdict"] == "refused"), "")
+    return found[0] | ({"partly": refused} if refused and found[0]["verdict"] == "exact" else {})
+
+
+def _alone(model: Any) -> dict[str, Any]:
+    """A verdict from the blocks of a model, called one by one; nothing where one of them cannot be called."""
+    found = alone.blocks(model)
+    worst, refused = 0.0, ""
+    for site, anatomy in found.values():
+        if site.refusal:
+            refused = site.refusal
+            continue
+        inputs = alone.fitting(model.get_submodule(site.module), site, anatomy)
+        if inputs is None:
+            return {}
+        try:
+            want, gate, got = alone.measure(model, site, inputs, _oracle, cut)
+        except CannotCut as error:
+            refused = str(error)[:260]
+            continue
+        except Exception as error:  # the row says so
+            return {"verdict": "FAILED", "why": f"a block alone: {_short(error)}", "alone": True}
+        worst = max(worst, _apart(want, gate), _apart(want, got))
+    if worst > LIMIT:
+        return {"verdict": "WRONG", "why": f"a block alone differs from the oracle by {worst:.1e}", "alone": True}
+    told = {"kinds": sorted(found), "class": type(model).__name__, "alone": True, "difference": worst}
+    if refused and all(site.refusal for site, _ in found.values()):
+        return told | {"verdict": "refused", "why": refused}
+    return told | {"verdict": "exact", "why": "", **({"partly": refused} if refused else {})} if found else {}
+
+
+def _has_attention(classes: list[Any]) -> bool:
     """Whether the class, at its full size and without weights, owns attention; yes, if it cannot even be built so."""
     try:
         with torch.device("meta"):
-            return bool(attention_like(classes[0](cls())))
-    except Exception:  # noqa: BLE001 - then nobody can say that it has none
+            return bool(attention_like(classes[0](classes[0].config_class())))
+    except Exception:
         return True
 
 
+class Verdict(Exception):
+    """A verdict that ends the measuring of one model."""
+
+    def __init__(self, verdict: str, why: str) -> None:
+        super().__init__(why)
+        self.row = {"verdict": verdict, "why": why}
+
+
 def _measure(model: Any, inputs: dict[str, Any]) -> dict[str, Any]:
+    """The verdict on one model that runs with these inputs."""
     sites = find_sites(model)
     reached = _reached(model, sites, inputs)
-    missed = _missed(model, sites)
     kinds = sorted({type(model.get_submodule(site.module)).__name__ for site in sites.values()})
-    told: dict[str, Any] = {"sites": len(sites), "reached": len(reached), "missed": missed, "kinds": kinds}
+    told: dict[str, Any] = {
+        "sites": len(sites), "reached": len(reached), "missed": _missed(model, sites), "kinds": kinds
+    }  # fmt: skip
     if not reached:
         return told | {"verdict": "not reached", "why": "the inputs pass through no site"}
     dense = _run(model, inputs)
     limit = LIMIT if next(model.parameters()).dtype == torch.float64 else LIMIT_OF_FLOATS
-    refused: dict[str, str] = {}
+    refused = {name: site.refusal for name, site in sites.items() if site.refusal}
     worst = 0.0
-    for plan in _plans(sites, reached):
-        want = _run(_oracle(model, sites, plan), inputs)
-        with gated(model, plan):
-            gate = _apart(want, _run(model, inputs))
-        if gate > limit:
-            return told | {"verdict": "WRONG", "why": f"gate differs from the oracle by {gate:.1e} ({plan})"}
-        if _apart(dense, _run(model, inputs)) > 0:
-            return told | {"verdict": "WRONG", "why": "the gate did not give the model back"}
-        if _apart(want, dense) == 0:
-            told["blind"] = True
-        for name in [n for n in plan if sites[n].refusal]:
-            refused[name] = sites[name].refusal
-        cuttable = {n: heads for n, heads in plan.items() if n not in refused}
-        while cuttable:
-            smaller = copy.deepcopy(model)
-            before = {n: t.clone() for n, t in smaller.state_dict().items()}
-            try:
-                cut(smaller, cuttable)
-                break
-            except CannotCut as error:
-                after = smaller.state_dict()
-                if before.keys() != after.keys() or any(not torch.equal(t, after[n]) for n, t in before.items()):
-                    return told | {"verdict": "WRONG", "why": f"refused after it had changed the model: {error}"}
-                return told | {"verdict": "refused", "why": str(error)[:260]}
-            except Exception as error:
-                return told | {"verdict": "FAILED", "why": f"cut: {_short(error)}"}
-        if not cuttable:
-            continue
-        want = _run(_oracle(model, sites, cuttable), inputs)
-        try:
-            got = _run(smaller, inputs)
-        except Exception as error:
-            return told | {"verdict": "FAILED", "why": f"after the cut: {_short(error)} ({cuttable})"}
-        worst = max(worst, _apart(want, got))
-        if worst > limit:
-            return told | {"verdict": "WRONG", "why": f"cut differs from the oracle by {worst:.1e} ({cuttable})"}
-    if refused and len({n for n in sites if sites[n].refusal}) == len(sites):
+    try:
+        for plan in _plans(sites, reached):
+            _check_gate(model, sites, plan, inputs, dense, limit)
+            cuttable = {name: heads for name, heads in plan.items() if name not in refused}
+            if cuttable:
+                worst = max(worst, _check_cut(model, sites, cuttable, inputs, limit))
+    except Verdict as found:
+        return told | found.row
+    if len(refused) == len(sites):
         return told | {"verdict": "refused", "why": next(iter(refused.values()))}
-    return (
-        told
-        | {"verdict": "exact", "why": "", "difference": worst}
-        | ({"partly": next(iter(refused.values()))} if refused else {})
-    )
+    partly = {"partly": next(iter(refused.values()))} if refused else {}
+    return told | {"verdict": "exact", "why": "", "difference": worst} | partly
+
+
+def _check_gate(
+    model: Any,
+    sites: dict[str, Any],
+    plan: dict[str, list[int]],
+    inputs: dict[str, Any],
+    dense: torch.Tensor,
+    limit: float,
+) -> None:
+    want = _run(_oracle(model, sites, plan), inputs)
+    if _apart(want, dense) == 0:
+        raise Verdict("not reached", "removing heads does not change the output")
+    with gated(model, plan):
+        gate = _apart(want, _run(model, inputs))
+    if gate > limit:
+        raise Verdict("WRONG", f"gate differs from the oracle by {gate:.1e} ({plan})")
+    if _apart(dense, _run(model, inputs)) > 0:
+        raise Verdict("WRONG", "the gate did not give the model back")
+
+
+def _check_cut(
+    model: Any, sites: dict[str, Any], plan: dict[str, list[int]], inputs: dict[str, Any], limit: float
+) -> float:
+    smaller = copy.deepcopy(model)
+    before = {name: tensor.clone() for name, tensor in smaller.state_dict().items()}
+    try:
+        cut(smaller, plan)
+    except CannotCut as error:
+        after = smaller.state_dict()
+        if before.keys() != after.keys() or any(not torch.equal(t, after[n]) for n, t in before.items()):
+            raise Verdict("WRONG", f"refused after it had changed the model: {error}") from error
+        raise Verdict("refused", str(error)[:260]) from error
+    except Exception as error:
+        raise Verdict("FAILED", f"cut: {_short(error)}") from error
+    try:
+        got = _run(smaller, inputs)
+    except Exception as error:
+        raise Verdict("FAILED", f"after the cut: {_short(error)} ({plan})") from error
+    apart = _apart(_run(_oracle(model, sites, plan), inputs), got)
+    if apart > limit:
+        raise Verdict("WRONG", f"cut differs from the oracle by {apart:.1e} ({plan})")
+    return apart
 
 
 def _plans(sites: dict[str, Any], reached: set[str]) -> list[dict[str, list[int]]]:
@@ -237,7 +307,7 @@ def _plans(sites: dict[str, Any], reached: set[str]) -> list[dict[str, list[int]
             some = sorted({h % heads for h in cycle[index % 6]}) if heads > 2 else [index % heads]
             uneven |= dict.fromkeys(names, some)
     first = next(iter(by_module.values()))
-    emptied = {**uneven, **dict.fromkeys(first, list(range(sites[first[0]].heads)))}
+    emptied = {**uneven, **{name: list(range(sites[name].heads)) for name in first}}
     return [plan for plan in (uneven, emptied) if plan]
 
 
@@ -372,6 +442,10 @@ def _options() -> Any:
     return parser.parse_args()
 
 
+def _marks(row: dict[str, Any]) -> str:
+    return ("*" if row.get("partly") else "") + ("¹" if row.get("part") else "") + ("²" if row.get("alone") else "")
+
+
 def _page(rows: list[dict[str, Any]], counts: Counter[str]) -> str:
     versions = ", ".join(f"{name} {importlib.metadata.version(name)}" for name in ("transformers", "torch"))
     order = ("exact", "refused", "not reached", "not buildable", "no attention", "no model class", "FAILED", "WRONG")
@@ -381,7 +455,9 @@ def _page(rows: list[dict[str, Any]], counts: Counter[str]) -> str:
         lines += [f"## {verdict}", ""]
         mine = [r for r in rows if r["verdict"] == verdict]
         if verdict in ("exact", "no attention"):
-            lines += [", ".join(r["type"] + ("*" if r.get("partly") else "") for r in mine), ""]
+            lines += [", ".join(r["type"] + _marks(r) for r in mine), ""]
+            if verdict == "exact":
+                lines += ["¹ measured on a part of the model; ² measured on its attention blocks alone", ""]
             if any(r.get("partly") for r in mine):
                 lines += [
                     "`*` some sites of this type are refused: "

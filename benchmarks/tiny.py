@@ -34,6 +34,26 @@ SPECIAL = re.compile(r".*(token_id|token_index|_id)$")
 VOCABULARY = 128
 # What some classes insist on besides, by model type.
 OVERRIDES: dict[str, dict[str, Any]] = {
+    "cohere_compass_text": {"layer_types": ["full_attention", "full_attention"]},
+    "cohere_compass": {"text_config.layer_types": ["full_attention", "full_attention"]},
+    "diffusion_gemma_text": {"moe_intermediate_size": 32, "num_experts": 4, "top_k_experts": 2},
+    "diffusion_gemma": {
+        "text_config.moe_intermediate_size": 32,
+        "text_config.num_experts": 4,
+        "text_config.top_k_experts": 2,
+    },
+    "nemotron": {"head_dim": 8, "num_key_value_heads": 2},
+    "moonshine_streaming": {"num_key_value_heads": 4},
+    "deepseek_ocr2_text": {"mlp_layer_types": ["dense", "sparse"]},
+    "esmfold2": {},
+    "granite4_vision": {"deepstack_layer_map": [], "downsample_rate": "1/1"},
+    "pix2struct_text_model": {"initializer_range": 0.02},
+    "t5gemma2_decoder": {"dropout_rate": 0.0},
+    "t5gemma2_encoder": {"text_config.dropout_rate": 0.0},
+    "t5gemma2_text": {"dropout_rate": 0.0},
+    "qwen3_omni_moe_talker_text": {"shared_expert_intermediate_size": 32},
+    "lfm2_moe": {"layer_types": ["conv", "full_attention"], "num_dense_layers": 1, "num_experts_per_tok": 2},
+    "dbrx": {"attn_config.rope_theta": 10000.0},
     "bamba": {"mamba_n_heads": 8, "mamba_d_head": 8, "attn_layer_indices": [1]},
     "bridgetower": {"vision_config.hidden_size": 128, "hidden_size": 128},
     "bridgetower_vision_model": {"hidden_size": 128},
@@ -99,7 +119,7 @@ def model_classes(cls: type[PreTrainedConfig]) -> list[type[PreTrainedModel]]:
                                         len(c.__name__)))  # fmt: skip
 
 
-def build(cls: type[PreTrainedModel], config: PreTrainedConfig, *, most: int = 120_000_000) -> PreTrainedModel:
+def build(cls: type[PreTrainedModel], config: PreTrainedConfig, *, most: int = 300_000_000) -> PreTrainedModel:
     """A model with random weights, biases and tables, in evaluation mode."""
     with torch.device("meta"):
         size = sum(parameter.numel() for parameter in cls(config).parameters())
@@ -131,7 +151,7 @@ def _shrunk(cls: type[PreTrainedConfig], keep: tuple[str, ...], layers: int) -> 
         width = fields.get("head_dim") if isinstance(fields.get("head_dim"), int) else 0
         width = width or (fields["hidden_size"] // heads if heads else 8)
         values["hidden_size"] = min(4, heads or 4) * width
-    for name, part in parts.items():
+    for name in parts:
         own = getattr(default, name, None)
         if isinstance(own, PreTrainedConfig):
             kind = type(own)
@@ -175,7 +195,7 @@ def _number(name: str, value: int, fields: dict[str, Any], keep: tuple[str, ...]
     if "kv_head" in name or "key_value_head" in name:
         heads = next((fields[n] for n in HEADS if isinstance(fields.get(n), int)), 0)
         return 1 if value == 1 else (4 if value == heads else 2)
-    if size == 2 and "layer" in name or name in ("depth", "num_blocks"):
+    if (size == 2 and "layer" in name) or name in ("depth", "num_blocks"):
         return min(value, layers)
     return min(value, size)
 
