@@ -15,6 +15,7 @@ from torch import Tensor
 from headwise.analysis import families
 from headwise.analysis.errors import BadInput
 from headwise.analysis.sites import find_sites, read_record
+from headwise.analysis.still import still
 from headwise.analysis.synthetic import main_output, synthetic_inputs
 from headwise.prune.decision import Decision
 from headwise.prune.surgery import decisions_of
@@ -202,18 +203,12 @@ def _surplus(mine: Mapping[str, Tensor], wanted: Mapping[str, Tensor]) -> Iterat
 
 def _compare(model: Any, stock: Any) -> None:
     """Hold a stock model's outputs against the cut model's."""
-    training = model.training
-    model.eval()
-    stock.eval()
     try:
-        inputs = synthetic_inputs(model)
-        with torch.no_grad():
+        with still(model, stock):
+            inputs = synthetic_inputs(model)
             want, got = main_output(model(**inputs)), main_output(stock(**inputs))
     except BadInput as error:
         raise _NoForm(f"it cannot be tried out here ({error})") from error
-    finally:
-        model.train(training)
-        stock.train(training)
     apart = float((want - got).abs().max() / want.abs().max().clamp(min=1e-12)) if want.shape == got.shape else 1.0
     if not apart <= _LIMITS.get(next(model.parameters()).dtype, 5e-2):
         raise _NoForm(

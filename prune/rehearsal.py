@@ -21,6 +21,7 @@ from headwise.analysis.errors import BadInput, CannotCut
 from headwise.analysis.gates import gated, never_called
 from headwise.analysis.paths import root_path
 from headwise.analysis.sites import Site
+from headwise.analysis.still import still
 from headwise.analysis.synthetic import synthetic_inputs
 from headwise.prune.edits import Edit
 from headwise.prune.replay import replay
@@ -68,7 +69,7 @@ def rehearse(
         return
     inputs = None
     if not any(parameter.is_meta for parameter in model.parameters()):
-        with _still(model):
+        with still(model):
             try:
                 inputs = synthetic_inputs(model)
             except BadInput as error:
@@ -92,7 +93,7 @@ def rehearse(
 
 def _try(model: nn.Module, site: Site, heads: list[int], edits: list[Edit], inputs: dict[str, Any]) -> str:
     """What went wrong on the copy, or ``; a site that the inputs do not reach cannot go wrong here."""
-    with _still(model):
+    with still(model):
         dense = _output(model, site, inputs)
         if dense is None:
             log.warning("site %s: synthetic inputs do not reach it, so its cut was not rehearsed", site.name)
@@ -157,16 +158,3 @@ def _there(model: nn.Module, path: str) -> str | None:
         return root_path(model, path)
     except ValueError:
         return None
-
-
-@contextlib.contextmanager
-def _still(model: nn.Module) -> Iterator[None]:
-    """Evaluation mode without gradients, the random state and every training flag kept."""
-    flags = [(module, module.training) for module in model.modules()]
-    model.eval()
-    try:
-        with torch.random.fork_rng(devices=[]), torch.no_grad():
-            yield
-    finally:
-        for module, flag in flags:
-            module.training = flag

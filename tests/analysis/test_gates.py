@@ -9,6 +9,7 @@ from torch import nn
 from headwise.analysis.errors import BadInput, HeadwiseError
 from headwise.analysis.gates import check_heads, contexts, gated
 from headwise.analysis.projections import output_bias, output_weight
+from headwise.analysis.selftest import self_test
 from headwise.analysis.sites import find_sites
 from tests.families import FAMILIES
 from tests.models import build, inputs_of, oracle
@@ -136,3 +137,26 @@ def test_contexts_that_cannot_be_seen_are_named():
     model = build(FAMILIES["wavlm"])
     with pytest.raises(BadInput, match="leave these sites out"), contexts(model):
         pass
+
+
+# ------------------------------------------------------------------------------------------------ the self-test
+@pytest.mark.parametrize("name", ["bert", "xlnet", "siglip-vision", "wavlm", "t5", "llava"])
+def test_the_gates_of_every_site_pass_the_self_test(name):
+    family = FAMILIES[name]
+    model = build(family).train()
+    assert set(self_test(model, inputs_of(family), every=True)) == {site.name for site in family.sites}
+    assert all(module.training for module in model.modules())
+
+
+def test_the_self_test_catches_heads_that_go_nowhere():
+    model = build(FAMILIES["bert"])
+    layer = model.bert.encoder.layer[0].attention.output
+
+    class Deaf(type(layer)):
+        def forward(self, hidden_states, input_tensor):
+            return self.LayerNorm(self.dense(hidden_states) * 0 + input_tensor)
+
+    layer.__class__ = Deaf
+    with pytest.raises(HeadwiseError, match="site 0: silencing all its heads changes no output"):
+        self_test(model, every=True)
+    assert not any(m._forward_hooks or m._forward_pre_hooks for m in model.modules())
