@@ -105,6 +105,9 @@ HEAD_ARGUMENTS: dict[str, tuple[tuple[str, int], ...]] = {
     "Sam3LiteTextAttention": (("attention_mask", 1),),
 }
 
+# The argument that brings BEiT's shared bias to a block: in later releases it is added to the mask before.
+SHARED_BIAS = ("relative_position_bias", "attention_mask")
+
 # The first block of a stack owns the bias table and hands the finished bias on: (argument, table).
 HANDED_TABLES: dict[str, tuple[str, str]] = {
     "T5Attention": ("position_bias", "relative_attention_bias"),
@@ -135,6 +138,8 @@ CUT_REFUSED = {
         "InstructBlipAttention", "InstructBlipVideoAttention", "PvtV2SelfAttention", "Florence2VisionWindowAttention",
         "fsmt.Attention",
     ), _RESHAPES),
+    # Releases before 5.6 read the width from the hidden states, into a variable of this name.
+    "SiglipAttention:embed_dim": _RESHAPES,
     "CodeGenAttention": "its fused projection is split over four fixed partitions, not over heads",
     "WavLMAttention": "its position gate splits the hidden state into as many parts as there are heads",
     "ConvBertSelfAttention": "its convolutions share the projections of its heads",
@@ -152,8 +157,9 @@ CUT_REFUSED = {
     "ZayaCCAProjection": "its queries and keys are mixed by convolutions over all heads",
 }  # fmt: skip
 
-# Attention that a family of the tests' matrix covers: its cut is measured there. Any other class is rehearsed on a
-# copy of one module before the first cut.
+# Attention that a family of the tests' matrix covers: its cut is measured there, on these releases of transformers. Any
+# other class, and every class on any other release, is rehearsed on a copy of one module before the first cut.
+RELEASES = ("5.0.0", "5.24.0")
 PROVEN = {
     "AlbertAttention", "BartAttention", "BeitAttention", "BeitSelfAttention", "BertCrossAttention",
     "BertSelfAttention", "BigBirdSelfAttention", "BlenderbotAttention", "BloomAttention",

@@ -57,7 +57,7 @@ def _one_of_each(model: nn.Module, sites: Mapping[str, Site]) -> list[str]:
     first: dict[str, str] = {}
     for name, site in sites.items():
         kind = type(model.get_submodule(site.module)).__name__
-        if kind not in families.PROVEN and kind not in families.CUT_REFUSED:
+        if kind not in families.PROVEN:
             first.setdefault(kind, name)
     return list(first.values())
 

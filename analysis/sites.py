@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
@@ -115,9 +116,15 @@ def find_sites(model: nn.Module) -> dict[str, Site]:
 
 
 def _refusal(module: nn.Module) -> str:
-    """Why a class of attention cannot be cut; FSMT calls its class just `Attention`, so its package counts, too."""
+    """Why a class of attention cannot be cut, or ``.
+
+    FSMT calls its class just `Attention`, so the package counts, too; a class that was rewritten is told by a
+    variable that the refused version of its forward has.
+    """
     name, package = type(module).__name__, type(module).__module__.split(".")[-2:][0]
-    return families.CUT_REFUSED.get(name) or families.CUT_REFUSED.get(f"{package}.{name}", "")
+    local = inspect.unwrap(type(module).forward).__code__.co_varnames
+    keys = (name, f"{package}.{name}", *(f"{name}:{variable}" for variable in local))
+    return next((families.CUT_REFUSED[key] for key in keys if key in families.CUT_REFUSED), "")
 
 
 def read_record(model: nn.Module) -> dict[str, Any] | None:

@@ -153,7 +153,9 @@ def _copied_table(move: Move, site: Site) -> Iterator[Edit]:
 def _arguments(move: Move) -> Iterator[Edit]:
     arguments = families.HEAD_ARGUMENTS.get(type(move.module).__name__, ())
     if shares_bias(move):
-        arguments = (*arguments, ("attention_mask", 1))
+        names = inspect.signature(type(move.module).forward).parameters
+        shared = next(name for name in families.SHARED_BIAS if name in names)
+        arguments = (*arguments, (shared, 1))
     for argument, axis in arguments:
         yield {"edit": "argument", "module": move.path, "argument": argument, "axis": axis,
                "heads": move.then.heads, "keep": list(move.then.present)}  # fmt: skip

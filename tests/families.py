@@ -5,6 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
+from packaging.version import Version
+
+# Why a few forwards can be gated but not cut.
+HIDDEN = "reshapes the context to the hidden size"
+
 
 @dataclass(frozen=True)
 class Expected:
@@ -40,6 +45,7 @@ class Family:
         calls: how often one module is called (ALBERT).
         build: another way to make the model than `auto.from_config`, by name, see `models.py`.
         since: the first release that can build it.
+        cut_since: the first release in which it can be cut; before, its forward reshapes to the hidden size.
     """
 
     name: str
@@ -53,6 +59,11 @@ class Family:
     calls: int = 1
     build: str = ""
     since: str = "5.0"
+    cut_since: str = "5.0"
+
+    def refused(self, release: str) -> str:
+        """Part of the reason why it cannot be cut with a release of transformers, or ``."""
+        return self.refusal or (HIDDEN if Version(release) < Version(self.cut_since) else "")
 
 
 # ------------------------------------------------------------------------------------------------ sizes
@@ -71,7 +82,7 @@ FALCON = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "
 GPT2 = {"n_embd": 32, "n_layer": 2, "n_head": 4, "vocab_size": 99, "n_positions": 64, "bos_token_id": 1,
         "eos_token_id": 2}  # fmt: skip
 WAVE = {**TEXT, "conv_dim": (32, 32), "conv_stride": (5, 2), "conv_kernel": (10, 3), "num_conv_pos_embeddings": 8,
-        "num_conv_pos_embedding_groups": 2, "pad_token_id": 0}  # fmt: skip
+        "num_conv_pos_embedding_groups": 2, "pad_token_id": 0, "layerdrop": 0.0, "mask_time_prob": 0.0}  # fmt: skip
 MOE = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 32}
 LATENT = {**TEXT, **IDS, "num_key_value_heads": 4, "q_lora_rank": 16, "kv_lora_rank": 16, "qk_rope_head_dim": 8,
           "qk_nope_head_dim": 8, "v_head_dim": 8, "n_routed_experts": 4, "num_experts_per_tok": 2, "n_group": 2,
@@ -117,7 +128,6 @@ POOLED = (*CLIP, Expected("pool.0", "head.attention.out_proj|vision_model.head.a
 SWIN = tuple(
     Expected(str(i), f"encoder.layers.{i}.blocks.0.attention.{{o}}", heads, heads) for i, heads in enumerate((2, 4))
 )
-HIDDEN = "reshapes the context to the hidden size"
 WORDS, LM, S2S = "AutoModelForSequenceClassification", "AutoModelForCausalLM", "AutoModelForSeq2SeqLM"
 PICTURES = "AutoModelForImageClassification"
 
@@ -288,8 +298,8 @@ _SENSES = [
     Family("siglip", "AutoModel", "SiglipConfig",
            (*DUAL, Expected("pool.0", "vision_model.head.attention.out_proj"
                                       "|vision_model.vision_model.head.attention.out_proj")),
-           {key: value for key, value in TOWERS.items() if key != "projection_dim"}, "clip"),
-    Family("siglip-vision", "AutoModel", "SiglipVisionConfig", POOLED, IMAGE, "image"),
+           {key: value for key, value in TOWERS.items() if key != "projection_dim"}, "clip", cut_since="5.6"),
+    Family("siglip-vision", "AutoModel", "SiglipVisionConfig", POOLED, IMAGE, "image", cut_since="5.6"),
     Family("blip", "BlipForConditionalGeneration", "BlipConfig",
            (*sites("/vision_model.encoder.layers.{i}.self_attn.projection", name="vision.self.{i}"),
             *(Expected(f"text.{kind}.{i}", f"/text_decoder.bert.encoder.layer.{i}.{part}.output.dense")

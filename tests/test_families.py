@@ -22,7 +22,8 @@ from tests.models import build, inputs_of, oracle, plans, projection
 
 RELEASE = Version(transformers.__version__)
 HERE = [family for family in FAMILIES.values() if Version(family.since) <= RELEASE]
-CUTTABLE = [family for family in HERE if not family.refusal]
+CUTTABLE = [family for family in HERE if not family.refused(transformers.__version__)]
+REFUSED = [family for family in HERE if family not in CUTTABLE]
 GENERATING = [family for family in CUTTABLE if family.generates]
 OUTPUTS = ("logits", "logits_per_text", "pooler_output", "last_hidden_state")
 
@@ -113,6 +114,8 @@ def test_a_gate_is_the_oracle_and_leaves_nothing_behind(family):
 def test_a_cut_is_the_oracle_and_smaller(family, dtype, limit):
     dense = eager_experts(build(family, dtype))
     inputs, remove = inputs_of(family, dtype), plans(family)["first" if "first" in plans(family) else "uneven"]
+    if not works(lambda: run(dense, inputs)):
+        pytest.skip(f"the dense {type(dense).__name__} of this release does not run in {dtype}")
     smaller = cut(copy.deepcopy(dense), remove)
     assert apart(run(oracle(dense, family, remove), inputs), run(smaller, inputs)) < limit
     assert sum(p.numel() for p in smaller.parameters()) < sum(p.numel() for p in dense.parameters())
@@ -179,11 +182,11 @@ def test_a_bad_plan_raises_and_changes_nothing(family):
         assert torch.equal(run(model, inputs), dense)
 
 
-@each([family for family in HERE if family.refusal])
+@each(REFUSED)
 def test_a_refusal_names_its_reason_and_changes_nothing(family):
     model, inputs = build(family), inputs_of(family)
     dense = run(model, inputs)
-    with pytest.raises(CannotCut, match=family.refusal):
+    with pytest.raises(CannotCut, match=family.refused(transformers.__version__)):
         cut(model, main_plan(family))
     assert torch.equal(run(model, inputs), dense)
     assert getattr(model.config, "headwise", None) is None

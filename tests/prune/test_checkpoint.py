@@ -17,7 +17,7 @@ from headwise.prune.native import native_reason
 from headwise.prune.supported import SUPPORTED
 from headwise.prune.surgery import cut, give_bias
 from tests.families import FAMILIES
-from tests.models import build, inputs_of
+from tests.models import build, cuttable, inputs_of
 from tests.supported import native_plan
 
 PLAN = {"0": [1], "1": [0, 3]}
@@ -274,7 +274,7 @@ assert type(model).__name__ in str(type(model)) and "headwise" not in sys.module
 
 @pytest.mark.parametrize("name", ["bert", "llama", "t5", "vit", "stablelm-qknorm", "siglip-vision", "phi3"])
 def test_it_opens_where_headwise_is_not_installed(name, tmp_path):
-    family = FAMILIES[name]
+    family = cuttable(name)
     model = cut_model(name, {site.name: [1] for site in family.sites})
     elsewhere(tmp_path, model, name, family.auto, OPENED)
 
@@ -341,12 +341,12 @@ def test_the_whole_folder_can_be_uploaded(tmp_path, monkeypatch):
 
 
 # ------------------------------------------------------------------------------------------------ native
-NATIVE = [row.family for row in SUPPORTED if not row.cut and FAMILIES[row.family].since == "5.0"]
+NATIVE = [row.family for row in SUPPORTED if not row.cut]
 
 
 @pytest.mark.parametrize("name", [n for n in NATIVE if next(r for r in SUPPORTED if r.family == n).native])
 def test_the_native_form_opens_the_plain_way(name, tmp_path):
-    family = FAMILIES[name]
+    family = cuttable(name)
     model = cut_model(name, native_plan(family))
     folder = save(model, tmp_path / "native", form="native")
     again = type(model).from_pretrained(folder)
@@ -357,7 +357,7 @@ def test_the_native_form_opens_the_plain_way(name, tmp_path):
 
 @pytest.mark.parametrize("name", [n for n in NATIVE if not next(r for r in SUPPORTED if r.family == n).native])
 def test_where_there_is_no_native_form_nothing_is_written(name, tmp_path):
-    model = cut_model(name, native_plan(FAMILIES[name]))
+    model = cut_model(name, native_plan(cuttable(name)))
     assert native_reason(model)
     with pytest.raises(BadInput, match="no native form"):
         save(model, tmp_path / "native", form="native")

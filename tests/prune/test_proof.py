@@ -9,7 +9,7 @@ from headwise.analysis.errors import ProofFailed
 from headwise.prune.proof import prove, require
 from headwise.prune.surgery import cut
 from tests.families import FAMILIES
-from tests.models import build, inputs_of, plans
+from tests.models import build, cuttable, inputs_of, plans
 
 
 def hooks(model):
@@ -23,7 +23,7 @@ def proven(name, dense, smaller, remove):
 @pytest.mark.parametrize("name", ["bert", "albert", "xlnet", "siglip-vision", "t5", "olmo2", "bloom", "falcon-alibi",
                                   "llama", "gemma3", "gpt-oss", "mpnet", "beit-shared", "swin", "whisper", "clip"])  # fmt: skip
 def test_a_right_cut_is_proven_at_every_site(name):
-    family = FAMILIES[name]
+    family = cuttable(name)
     dense, remove = build(family), plans(family).get("unequal") or plans(family)["uneven"]
     smaller = cut(copy.deepcopy(dense), remove)
     before = [(copy.deepcopy(model.state_dict()), hooks(model)) for model in (dense, smaller)]
