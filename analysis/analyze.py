@@ -87,7 +87,7 @@ def analyze(
     Raises:
         BadInput: an unknown measure or role, or texts or a model that cannot be used.
 
-    >>> analyze(None, None, Corpus([]), measures=["spearman"])  # doctest: +ELLIPSIS
+    >>> analyze(nn.Linear(1, 1), None, Corpus([]), measures=["spearman"])  # doctest: +ELLIPSIS
     Traceback (most recent call last):
     headwise.analysis.errors.BadInput: measures: got 'spearman', expected some of pearson, cosine, hellinger, ...
     """

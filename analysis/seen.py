@@ -115,8 +115,8 @@ def positions_of(sites: Mapping[str, Site]) -> dict[str, np.ndarray]:
 def streams_of(site: Site, tokens: Mapping[str, Tokens]) -> tuple[str | None, str | None]:
     """Which streams of tokens a site's queries and keys are, None where they are no tokens.
 
-    >>> streams_of(Site("0", "a", "a.o", heads=1, kv_heads=1, head_dim=1), {"": None})
-    ('', '')
+    >>> streams_of(Site("0", "a", "a.o", heads=1, kv_heads=1, head_dim=1), {})
+    (None, None)
     """
     first = "" if "" in tokens else None
     mine = first if site.stack in _FIRST_STREAM else site.stack if site.stack in tokens else None

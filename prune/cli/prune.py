@@ -155,7 +155,7 @@ def _for_people(found: Mapping[str, Any]) -> dict[str, Any]:
     return shown | ({"time": time} if time else {})
 
 
-def duration(seconds: float) -> str:
+def duration(seconds: float | int) -> str:
     """Seconds as people say them.
 
     >>> duration(42.1), duration(600), duration(7_500), duration(1_200_000)
