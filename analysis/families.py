@@ -161,7 +161,7 @@ CUT_REFUSED = {
 # other class, and every class on any other release, is rehearsed on a copy of one module before the first cut.
 RELEASES = ("5.0.0", "5.24.0")
 PROVEN = {
-    "AlbertAttention", "BartAttention", "BeitAttention", "BeitSelfAttention", "BertCrossAttention",
+    "AlbertAttention", "BartAttention", "BeitAttention", "BeitSdpaSelfAttention", "BeitSelfAttention", "BertCrossAttention",
     "BertSelfAttention", "BigBirdSelfAttention", "BlenderbotAttention", "BloomAttention",
     "CLIPAttention", "CamembertSelfAttention", "Cohere2Attention", "CohereAttention", "DINOv3ViTAttention",
     "DeepseekV2Attention", "DeepseekV3Attention", "DeiTAttention", "DeiTSelfAttention", "Dinov2Attention",

@@ -27,9 +27,15 @@ def _pruned(stock):
         stock.__init__(self, config, *args, **kwargs)
         replay(self, config.headwise["edits"])
 
+    def save_pretrained(self, save_directory, *args, **kwargs):
+        stock.save_pretrained(self, save_directory, *args, **kwargs)
+        # Some releases leave the code of a class behind that has the name of a stock one.
+        if not os.path.exists(os.path.join(save_directory, "modeling_headwise.py")):
+            shutil.copyfile(__file__, os.path.join(save_directory, "modeling_headwise.py"))
+
     # transformers leaves out the renaming of old weights for classes from outside, unless told that this is none.
-    body = {"__init__": construct, "__module__": __name__, "is_custom_code": classmethod(lambda cls: False)}
-    return type(stock.__name__, (stock,), body)
+    body = {"__init__": construct, "save_pretrained": save_pretrained, "__module__": __name__}
+    return type(stock.__name__, (stock,), {**body, "is_custom_code": classmethod(lambda cls: False)})
 
 '''
 
@@ -42,6 +48,7 @@ def portable_code(model: Any) -> str:
     others = [line for line in imports if line.startswith("from ")]
     names = sorted(set(auto_classes(model).values()))
     classes = "".join(f"{name} = _pruned(transformers.{name})\n" for name in names)
+    plain = sorted({*plain, "import os", "import shutil"})
     header = "\n".join(["from __future__ import annotations", "", *plain, *others, "", "import transformers"])
     return _HEAD + "\n" + header + "\n\n" + "\n\n".join(part[1].strip() for part in parts) + "\n" + _TAIL + classes
 
