@@ -14,13 +14,12 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
-import transformers
 from torch import Tensor, nn
 
-from headwise.analysis import families
 from headwise.analysis.errors import BadInput, CannotCut
 from headwise.analysis.gates import gated, never_called
 from headwise.analysis.paths import root_path
+from headwise.analysis.selftest import proven
 from headwise.analysis.sites import Site
 from headwise.analysis.still import still
 from headwise.analysis.synthetic import synthetic_inputs
@@ -40,13 +39,11 @@ class _Enough(Exception):
 
 def unproven(model: nn.Module, sites: Mapping[str, Site], names: Sequence[str]) -> list[str]:
     """One site of each kind of attention, among those named, that no family of the matrix covers."""
-    covered = families.PROVEN if transformers.__version__ in families.RELEASES else ()
     first: dict[tuple[str, ...], str] = {}
     for name in names:
         module = model.get_submodule(sites[name].module)
-        kind = type(module).__name__
-        if kind not in covered:
-            first.setdefault((kind, *sorted(child for child, _ in module.named_parameters())), name)
+        if not proven(module):
+            first.setdefault((type(module).__name__, *sorted(child for child, _ in module.named_parameters())), name)
     return list(first.values())
 
 

@@ -131,10 +131,12 @@ def test_an_unknown_class_of_a_usual_layout_is_rehearsed_and_cut():
     torch.testing.assert_close(run(cut(model, {"0": [1], "1": [0, 3]}), "gpt2"), want)
 
 
-def test_an_unknown_fused_layout_is_never_cut_wrong():
-    model = renamed(build(FAMILIES["gpt-neox"]), "GPTNeoXAttention", "NewAttention")
+# A class of someone's own code may bear a known name.
+@pytest.mark.parametrize("name", ["NewAttention", "GPT2Attention"])
+def test_an_unknown_fused_layout_is_never_cut_wrong(name):
+    model = renamed(build(FAMILIES["gpt-neox"]), "GPTNeoXAttention", name)
     before, parts = run(model, "gpt-neox"), {name: id(m) for name, m in model.named_modules()}
-    with pytest.raises(CannotCut, match="NewAttention is not among the families"):
+    with pytest.raises(CannotCut, match=f"{name} is not among the families"):
         cut(model, {"0": [1]})
     assert torch.equal(run(model, "gpt-neox"), before)
     assert parts == {name: id(m) for name, m in model.named_modules()}
