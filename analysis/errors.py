@@ -4,6 +4,8 @@ Every message says where, what was got, what was expected, and what to do. The c
 message alone and leaves with `exit_code`; a library user catches `HeadwiseError`.
 """
 
+from __future__ import annotations
+
 
 class HeadwiseError(Exception):
     """Anything that headwise raises on purpose."""
@@ -27,3 +29,12 @@ class CannotCut(BadInput, NotImplementedError):
 
 class ProofFailed(HeadwiseError, RuntimeError):
     """A gated and a cut site disagree by more than the contract allows: nothing is saved."""
+
+
+def first_line(error: BaseException) -> str:
+    r"""What an error of another library says, in a line; its name where it says nothing.
+
+    >>> first_line(ValueError("\n no such key\nlong story")), first_line(KeyError())
+    ('no such key', 'KeyError')
+    """
+    return next((line.strip()[:300] for line in str(error).splitlines() if line.strip()), type(error).__name__)

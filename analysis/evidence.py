@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -11,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from headwise.analysis.errors import BadInput
+from headwise.analysis.plain import plain
 
 SCHEMA = 1
 _ARRAYS, _FACTS = "arrays.safetensors", "evidence.json"
@@ -83,7 +83,7 @@ class Evidence:
         target.mkdir(parents=True, exist_ok=True)
         document = {"schema": SCHEMA, "heads": [list(head) for head in self.heads], "facts": self.facts}
         try:
-            text = json.dumps(_finite(document), indent=1, allow_nan=False, ensure_ascii=False)
+            text = json.dumps(plain(document), indent=1, allow_nan=False, ensure_ascii=False)
         except (TypeError, ValueError) as error:
             raise BadInput(
                 f"facts of the evidence: {error}; they must be numbers, strings, lists and mappings"
@@ -128,16 +128,3 @@ class Evidence:
 
 def _per_head(name: str) -> bool:
     return not name.startswith("clusters/") or name in ("clusters/label", "clusters/representative")
-
-
-def _finite(value: Any) -> Any:
-    """JSON has no NaN: what is not a number becomes null."""
-    if isinstance(value, dict):
-        return {str(key): _finite(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [_finite(item) for item in value]
-    if isinstance(value, np.generic):
-        return _finite(value.item())
-    if isinstance(value, float) and not math.isfinite(value):
-        return None
-    return value

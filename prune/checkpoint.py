@@ -10,7 +10,7 @@ from typing import Any
 import transformers
 from torch import nn
 
-from headwise.analysis.errors import BadInput
+from headwise.analysis.errors import BadInput, first_line
 from headwise.analysis.sites import read_record
 from headwise.prune.card import card
 from headwise.prune.check import check_edits
@@ -147,7 +147,7 @@ def _config(name: str, options: Mapping[str, Any], cls: Any) -> Any:
                 f"cannot open {name!r}: its config.json names no model_type that this transformers release knows; add it "
                 '(`"model_type": "bert"`), or say the class: load(…, cls=BertModel)'
             ) from error
-        raise BadInput(f"cannot open {name!r} as a checkpoint: {_first_line(error)}") from error
+        raise BadInput(f"cannot open {name!r} as a checkpoint: {first_line(error)}") from error
 
 
 def _class(name: str, config: Any) -> Any:
@@ -172,7 +172,7 @@ def _open(cls: Any, name: str, options: Mapping[str, Any], *, config: Any, **mor
         hint = ""
         if options.get("use_safetensors") and "safetensors" in str(error):
             hint = " (only pickled weights? they can run code: pass use_safetensors=False if you trust them)"
-        raise BadInput(f"cannot load {name!r}: {_first_line(error)}{hint}") from error
+        raise BadInput(f"cannot load {name!r}: {first_line(error)}{hint}") from error
     except RuntimeError as error:
         if "mismatched" not in str(error):
             raise
@@ -189,10 +189,6 @@ def _floats(model: Any, options: Mapping[str, Any]) -> Any:
         for mark in ("hf_quantizer", "quantization_method", "is_quantized"):
             model.__dict__.pop(mark, None)
     return model
-
-
-def _first_line(error: BaseException) -> str:
-    return next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
 
 
 def _replaying(stock: Any) -> Any:

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from headwise.analysis.batching import token_limit
-from headwise.analysis.errors import BadInput
+from headwise.analysis.errors import BadInput, first_line
 from headwise.prune.folder import told
 from headwise.prune.inputs import synthetic_inputs
 from headwise.prune.tasks.outcome import judging
@@ -68,7 +68,7 @@ def to_onnx(model: nn.Module, file: str | Path, *, overwrite: bool = False) -> f
             _check(difference, model)
             work.replace(path)
         except (torch.onnx.errors.OnnxExporterError, RuntimeError) as error:
-            raise BadInput(f"{type(model).__name__} cannot be exported as ONNX: {_first(error)}") from error
+            raise BadInput(f"{type(model).__name__} cannot be exported as ONNX: {first_line(error)}") from error
         finally:
             work.unlink(missing_ok=True)
     return difference
@@ -102,7 +102,7 @@ def to_program(model: nn.Module, file: str | Path, *, overwrite: bool = False) -
         except (torch._dynamo.exc.TorchDynamoException, RuntimeError, ValueError) as error:
             if isinstance(error, BadInput):
                 raise
-            raise BadInput(f"{type(model).__name__} cannot be exported: {_first(error)}") from error
+            raise BadInput(f"{type(model).__name__} cannot be exported: {first_line(error)}") from error
         finally:
             work.unlink(missing_ok=True)
     return difference
@@ -130,7 +130,6 @@ def _exportable(model: nn.Module) -> Iterator[nn.Module]:
     """The model as a function of token tensors, at rest; what exporters print is kept from the terminal."""
     loggers = [logging.getLogger(name) for name in ("torch.onnx", "onnxscript", "onnx_ir")]
     levels = [logger.level for logger in loggers]
-    flags = [(module, module.training) for module in model.modules()]
     for logger in loggers:
         logger.setLevel(logging.ERROR)
     try:
@@ -143,8 +142,6 @@ def _exportable(model: nn.Module) -> Iterator[nn.Module]:
     finally:
         for logger, level in zip(loggers, levels, strict=True):
             logger.setLevel(level)
-        for module, flag in flags:
-            module.training = flag
 
 
 def _inputs(model: nn.Module, batch: int, length: int) -> dict[str, Tensor]:
@@ -181,7 +178,3 @@ def _free(file: str | Path, overwrite: bool) -> Path:
     if not path.parent.is_dir():
         raise BadInput(f"{path.parent} is no folder: make it first, or choose another place")
     return path
-
-
-def _first(error: BaseException) -> str:
-    return next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)

@@ -10,6 +10,7 @@ from torch import nn
 
 from headwise.analysis.sites import find_sites
 from headwise.prune.recipe import Recipe, check_against
+from headwise.prune.report.formats import size as sized
 from headwise.prune.selection import reachable
 from headwise.prune.skeleton import skeleton
 
@@ -60,7 +61,7 @@ def forecast(recipe: Recipe, *, trust_remote_code: bool = False) -> dict[str, An
             sites, recipe.remove, recipe.scope, recipe.keep, recipe.unit),
         "cannot_be_cut": {name: site.refusal for name, site in sites.items() if site.refusal},
         "score": recipe.score.kind, "compensate": recipe.compensate.kind,
-        "memory": {name: _size(count) for name, count in memory.items()} | {"peak_about": _size(_peak(memory))},
+        "memory": {name: sized(count) for name, count in memory.items()} | {"peak_about": sized(_peak(memory))},
         "bytes": memory | {"peak_about": _peak(memory)},
         "time": {"passes": round(passes, 1), "texts": samples or "all", "tokens_a_text": length,
                  "seconds_about": round(operations / speed, 1), "operations_per_second": f"{speed:.2g}"},
@@ -96,16 +97,3 @@ def _operations_per_second(size: int = 1024) -> float:
 def _width(model: Any) -> int:
     dtype = getattr(model.config, "dtype", None)
     return torch.finfo(dtype).bits // 8 if isinstance(dtype, torch.dtype) and dtype.is_floating_point else 4
-
-
-def _size(count: float | int) -> str:
-    """Bytes for people.
-
-    >>> _size(3_200_000_000)
-    '3.2 GB'
-    """
-    for unit in ("B", "kB", "MB", "GB"):
-        if count < 1000:
-            return f"{count:.3g} {unit}"
-        count /= 1000
-    return f"{count:.3g} TB"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -12,6 +11,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, StrictInt, ValidationError, field_validator
 
 from headwise.analysis.errors import BadInput, CannotCut
+from headwise.analysis.plain import plain
 from headwise.analysis.sites import Site
 
 Head = Annotated[StrictInt, Field(ge=0)]
@@ -92,7 +92,7 @@ class Plan(BaseModel):
         {'0': [1]}
         """
         path = Path(path)
-        content = _finite(self.model_dump(mode="json", by_alias=True))
+        content = plain(self.model_dump(mode="json", by_alias=True))
         text = json.dumps(content, indent=2, ensure_ascii=False, allow_nan=False)
         path.write_text(_NUMBER_LISTS.sub(lambda found: _one_line(found[0]), text) + "\n", encoding="utf-8")
         return path
@@ -159,17 +159,6 @@ def _explain(problem: ValidationError) -> str:
         where = ".".join(map(str, error["loc"])) or "the file"
         lines.append(f"  {where}: {error['msg']} (got {error['input']!r:.80})")
     return "\n".join(lines)
-
-
-def _finite(content: Any) -> Any:
-    """JSON has no NaN: a head without a number is null."""
-    if isinstance(content, dict):
-        return {key: _finite(value) for key, value in content.items()}
-    if isinstance(content, list):
-        return [_finite(value) for value in content]
-    if isinstance(content, float) and not math.isfinite(content):
-        return None
-    return content
 
 
 def _one_line(numbers: str) -> str:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from headwise.analysis.errors import BadInput
+from headwise.analysis.errors import BadInput, first_line
 
 EMBEDDED = "embedded"
 
@@ -38,7 +38,7 @@ def skeleton(model: str, *, revision: str | None = None, trust_remote_code: bool
     except BadInput:
         raise
     except (ValueError, ImportError, RuntimeError, AttributeError, KeyError, TypeError) as error:
-        raise BadInput(f"{model}: cannot be built from its configuration ({_first_line(error)})") from error
+        raise BadInput(f"{model}: cannot be built from its configuration ({first_line(error)})") from error
 
 
 def configuration(model: str, *, revision: str | None = None, trust_remote_code: bool = False) -> Any:
@@ -58,7 +58,7 @@ def configuration(model: str, *, revision: str | None = None, trust_remote_code:
         return AutoConfig.from_pretrained(place, revision=revision or "main", trust_remote_code=trust_remote_code)
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise BadInput(
-            f"{model}: no checkpoint can be read there ({_first_line(error)}); "
+            f"{model}: no checkpoint can be read there ({first_line(error)}); "
             "give a hub id, a folder with a config.json, or 'embedded'"
         ) from error
 
@@ -107,8 +107,3 @@ def _cut(stock: Any, config: Any, record: Any, pruned_by_4: Any) -> Any:
         replay(built, fresh["edits"])
     built.config.headwise = fresh
     return built
-
-
-def _first_line(error: Exception) -> str:
-    lines = str(error).strip().splitlines()
-    return lines[0][:300] if lines else type(error).__name__

@@ -32,7 +32,9 @@ def put(line: str) -> None:
 
 def put_json(content: Any) -> None:
     """Print a result for machines; JSON has no NaN, a missing number is null."""
-    sys.stdout.write(json.dumps(_finite(content), indent=2, ensure_ascii=True, allow_nan=False) + "\n")
+    from headwise.analysis.plain import plain
+
+    sys.stdout.write(json.dumps(plain(content), indent=2, ensure_ascii=True, allow_nan=False) + "\n")
 
 
 def note(line: str) -> None:
@@ -79,13 +81,3 @@ def speaking(quiet: bool) -> Iterator[None]:
         if quiet:
             warnings.simplefilter("ignore")
         yield
-
-
-def _finite(content: Any) -> Any:
-    if isinstance(content, dict):
-        return {str(key): _finite(value) for key, value in content.items()}
-    if isinstance(content, list | tuple):
-        return [_finite(value) for value in content]
-    if isinstance(content, float) and (content != content or content in (float("inf"), float("-inf"))):
-        return None
-    return content

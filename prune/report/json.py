@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 import json as standard
-import math
 from typing import Any
 
 import numpy as np
+
+from headwise.analysis.plain import plain as numbers
 
 
 def json(report: Any) -> str:
@@ -21,20 +22,18 @@ def json(report: Any) -> str:
 
 
 def plain(value: Any) -> Any:
-    """`value` as JSON knows it.
+    """`value` as JSON knows it, records as mappings.
 
     >>> plain({"a": (1.0, float("nan")), "b": np.float32(0.5)})
     {'a': [1.0, None], 'b': 0.5}
     """
+    return numbers(_mappings(value))
+
+
+def _mappings(value: Any) -> Any:
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         fields = {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
-        return {name: plain(part) for name, part in fields.items() if not isinstance(part, np.ndarray)}
+        return {name: _mappings(part) for name, part in fields.items() if not isinstance(part, np.ndarray)}
     if isinstance(value, dict):
-        return {str(key): plain(part) for key, part in value.items()}
-    if isinstance(value, list | tuple):
-        return [plain(part) for part in value]
-    if isinstance(value, np.generic):
-        return plain(value.item())
-    if isinstance(value, float) and not math.isfinite(value):
-        return None
-    return value
+        return {name: _mappings(part) for name, part in value.items()}
+    return [_mappings(part) for part in value] if isinstance(value, list | tuple) else value
