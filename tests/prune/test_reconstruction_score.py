@@ -1,0 +1,161 @@
+"""The cost after repair: equal to least squares for every set of heads."""
+
+import itertools
+
+import numpy as np
+import pytest
+import torch
+
+from headwise.analysis.projections import output_bias, output_weight
+from headwise.analysis.sites import Site, find_sites
+from headwise.prune.importance.moments import Moments
+from headwise.prune.importance.reconstruction import Reconstruction, RepairCosts
+from headwise.prune.importance.repair_cost import RepairCost, ridged
+from headwise.prune.selection import Budget, Keep, select
+from tests.prune.importance_scene import ROWS, Labels, batched, blocks, calibration, made
+
+
+def brute_cost(second, weight, slopes, gone, ridge):
+    """Least-squares oracle: fit the removed contribution by the kept contexts, then weigh what is left."""
+    h = ridged(second, ridge)
+    root = np.linalg.cholesky(h)  # rows are a sample whose second moment is h
+    kept = np.setdiff1d(np.arange(len(h)), gone)
+    target = root[gone].T @ weight[:, gone].T
+    if len(kept):
+        fit = np.linalg.lstsq(root[kept].T, target, rcond=None)[0]
+        target = target - root[kept].T @ fit
+    return np.trace(slopes @ target.T @ target)
+
+
+def small_site(seed=0, heads=4, width=3, out=5):
+    rng = np.random.default_rng(seed)
+    mix = rng.normal(size=(heads * width, heads * width))
+    sample = rng.normal(size=(200, heads * width)) @ mix
+    slopes = rng.normal(size=(out, out))
+    columns = {head: np.arange(head * width, (head + 1) * width) for head in range(heads)}
+    return sample.T @ sample / 200, rng.normal(size=(out, heads * width)), slopes @ slopes.T, columns
+
+
+@pytest.mark.parametrize("ridge", [1e-9, 1e-2])
+def test_repair_cost_equals_least_squares_for_every_subset_in_any_order(ridge):
+    second, weight, slopes, columns = small_site()
+    for size in range(1, 5):
+        for order in itertools.permutations(range(4), size):
+            cost, total = RepairCost(second, weight.T @ slopes @ weight, columns, ridge), 0.0
+            for head in order:
+                total += cost.costs([(head,)])[0]
+                cost.remove((head,))
+            gone = np.concatenate([columns[head] for head in order])
+            assert total == pytest.approx(brute_cost(second, weight, slopes, gone, ridge), rel=1e-6)
+    together = RepairCost(second, weight.T @ slopes @ weight, columns, ridge).costs([(0, 2), (1, 2, 3)])
+    for unit, price in zip([(0, 2), (1, 2, 3)], together, strict=True):
+        gone = np.concatenate([columns[head] for head in unit])
+        assert price == pytest.approx(brute_cost(second, weight, slopes, gone, ridge), rel=1e-6)
+
+
+def test_the_greedy_path_equals_recomputation_at_every_step():
+    scene = {str(i): small_site(i) for i in range(3)}
+    sites = {n: Site(n, f"m{n}", f"m{n}.o", 4, 4, 3, kept=(0, 1, 2, 3)) for n in scene}
+
+    class Costs:
+        def start(self, block):
+            second, weight, slopes, columns = scene[block.name]
+            return RepairCost(second, weight.T @ slopes @ weight, columns)
+
+    chosen = select(sites, Costs(), Budget(heads=9), keep=Keep(minimum_per_site=0))
+    gone = {name: [] for name in scene}
+    for step in chosen.steps:
+        prices = {}
+        for name, (second, weight, slopes, columns) in scene.items():
+            for head in set(range(4)) - set(gone[name]):
+                now, then = (
+                    brute_cost(second, weight, slopes, np.concatenate([columns[h] for h in heads]), 1e-2)
+                    if heads
+                    else 0.0
+                    for heads in (gone[name], [*gone[name], head])
+                )
+                prices[name, head] = then - now
+        assert (step.block, step.heads[0]) == min(prices, key=prices.get)
+        assert step.cost == pytest.approx(min(prices.values()), rel=1e-6)
+        gone[step.block].append(step.heads[0])
+
+
+def test_of_two_twin_heads_the_second_becomes_dear():
+    model = made("bert")
+    attention = model.bert.encoder.layer[0].attention.self
+    for linear in (attention.query, attention.key, attention.value):
+        linear.weight.data[8:16] = linear.weight.data[:8]
+        linear.bias.data[8:16] = linear.bias.data[:8]
+    model.bert.encoder.layer[0].attention.output.dense.weight.data[:, :16] *= 4
+    score = Reconstruction(ridge=1e-9).score(calibration(model))
+    cost = score.costs.start(blocks(model)["0"])
+    free, other = cost.costs([(0,), (1,)])
+    assert max(free, other) < 1e-6 * cost.costs([(2,)])[0]
+    assert score["0"].argmin() in (0, 1)
+    cost.remove((1,))
+    assert cost.costs([(0,)])[0] > 1e3 * free
+    assert set(score["0"].argsort()[[0, -1]]) == {0, 1}, "one twin goes first, the other is worth most"
+
+
+@pytest.mark.parametrize(
+    ("name", "weight"), [("bert", "gradient"), ("bert", "output"), ("llama", "gradient"), ("gpt2", "none")]
+)
+def test_reconstruction_cost_on_a_model_equals_the_formula(name, weight):
+    """The moments, weights and slopes come from plain autograd, one text at a time."""
+    model = made(name)
+    site = find_sites(model)["1"]
+    matrix, bias = output_weight(model, site).numpy(), output_bias(model, site)
+    contexts, slopes = [], []
+    module = model.get_submodule(site.output)
+    handle = module.register_forward_hook(lambda m, args, out: (out.retain_grad(), kept.append((args[0], out)))[0])
+    for batch in batched(1):
+        kept = []
+        Labels().losses(model, batch).sum().backward()
+        contexts.append(kept[0][0][0].detach())
+        slopes.append(kept[0][1].grad[0])
+    handle.remove()
+    c, g = torch.cat(contexts).numpy(), torch.cat(slopes).numpy()
+    w = (g**2).sum(1) if weight == "gradient" else np.ones(len(c))
+    c = c - (w @ c / w.sum() if bias is not None else 0)
+    second = (c * w[:, None]).T @ c / w.sum()
+    inner = g.T @ g / len(ROWS) if weight != "none" else np.eye(32) / np.trace(matrix @ second @ matrix.T)
+    score = Reconstruction(weight=weight).score(calibration(model))
+    head = np.arange(8, 16)
+    expected = brute_cost(second, matrix, inner, head, 1e-2)
+    assert score.costs.start(blocks(model)["1"]).costs([(1,)])[0] == pytest.approx(expected, rel=1e-6)
+
+
+def test_grouped_heads_share_their_rank_and_selection_takes_whole_groups():
+    model = made("llama")
+    score = Reconstruction().score(calibration(model))
+    assert score["0"][0] == score["0"][1] != score["0"][2]
+    chosen = select(find_sites(model), score.costs, Budget(heads=2), score="reconstruction")
+    assert list(chosen.remove.values()) in ([[0, 1]], [[2, 3]])
+
+
+def test_shared_calls_are_one_block_with_one_cost():
+    model = made("albert")
+    score = Reconstruction().score(calibration(model))
+    assert list(blocks(model)) == ["0"]
+    assert (score["0"] == score["2"]).all()
+    assert sorted(score["0"]) == [0, 3, 6, 9]
+
+
+def test_moments_are_those_of_numpy():
+    rng = np.random.default_rng(0)
+    sample, weights = rng.normal(3, 1, size=(50, 4)), rng.random(50)
+    moments = Moments.zeros(4)
+    for part in (slice(0, 20), slice(20, 50)):
+        moments.add(torch.tensor(sample[part]), torch.tensor(weights[part]))
+    np.testing.assert_allclose(moments.matrix(True), np.cov(sample.T, aweights=weights, ddof=0), rtol=1e-10)
+    np.testing.assert_allclose(moments.mean(), np.average(sample, axis=0, weights=weights), rtol=1e-12)
+
+
+def test_repair_costs_need_no_second_measurement():
+    model = made("bert")
+    context = calibration(model)
+    costs = RepairCosts(model, context.moments("gradient"), context.gradients(moments=True), 1e-2)
+    block = blocks(model)["0"]
+    first = costs.start(block)
+    first.remove((0,))
+    assert costs.start(block).costs([(0,)])[0] > 0, "a new start has lost nothing"
