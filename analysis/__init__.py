@@ -29,20 +29,31 @@ __all__ = [
 ]  # fmt: skip
 
 
-class _Door(ModuleType):
-    """Hands out the names above, also where one of them is a submodule's name, too.
+class _Named(ModuleType):
+    """A module that can be called as the function it is named after: `capture` is both.
 
-    Once `headwise.analysis.capture` has been imported, the import system sets the module as an attribute of
-    this package; the function of that name is what a user asks this door for.
+    So `from headwise.analysis import capture` gives what a user calls, and `import headwise.analysis.capture as c`
+    gives `c.Pass`, whichever was said first.
     """
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return getattr(self, self.__name__.rpartition(".")[2])(*args, **kwargs)
+
+
+class _Door(ModuleType):
+    """Hands out the names above."""
 
     def __getattr__(self, name: str) -> Any:
         if name not in _HOME:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-        return getattr(importlib.import_module(f"{__name__}.{_HOME[name]}"), name)
+        home = importlib.import_module(f"{__name__}.{_HOME[name]}")
+        return home if _HOME[name] == name else getattr(home, name)
 
     def __setattr__(self, name: str, value: Any) -> None:
-        super().__setattr__(name, getattr(value, name) if name in _HOME and isinstance(value, ModuleType) else value)
+        # The import system sets a submodule here as soon as it has been loaded.
+        if _HOME.get(name) == name and isinstance(value, ModuleType):
+            value.__class__ = _Named
+        super().__setattr__(name, value)
 
     def __dir__(self) -> list[str]:
         return __all__

@@ -21,9 +21,10 @@ from headwise.analysis.portions import Portions, map_bytes, shortened
 from headwise.analysis.progress import track
 from headwise.analysis.seen import Reducer, Seen
 from headwise.analysis.sites import Site
+from headwise.analysis.still import still
 from headwise.analysis.tiles import Tiles
 
-__all__ = ["Door", "Pass", "Reducer", "Seen", "at_rest", "capture", "tiles_agree"]
+__all__ = ["Door", "Pass", "Reducer", "Seen", "capture", "tiles_agree"]
 
 #: Bytes for one batch's maps, or one tile of every site's, where nobody says.
 MEMORY = 200 * 2**20
@@ -114,7 +115,7 @@ def capture(
     went = Pass()
     ratio: dict[str, list[float]] = {}
     choose = _Choice(model, sites, reducers, needs, door, memory)
-    with at_rest(model), torch.no_grad():
+    with still(model), torch.no_grad():
         # Portions draw the bar themselves: they know how many batches they come from.
         shown = batches if isinstance(batches, Portions) else track(batches, label="looking at attention heads")
         aligned = (right_padded(batch) for batch in shown)
@@ -229,26 +230,6 @@ def _count_batch(went: Pass, batch: Batch, excluded: Mapping[str, int], tiled: b
     went.tiled += len(batch.texts) if tiled else 0
     for name, count in excluded.items():
         went.excluded[name] = went.excluded.get(name, 0) + count
-
-
-@contextlib.contextmanager
-def at_rest(model: nn.Module) -> Iterator[None]:
-    """Evaluation mode inside the block, every module's own flag afterwards.
-
-    >>> layer = nn.Dropout()
-    >>> with at_rest(layer):
-    ...     layer.training
-    False
-    >>> layer.training
-    True
-    """
-    flags = [(module, module.training) for module in model.modules()]
-    model.eval()
-    try:
-        yield
-    finally:
-        for module, training in flags:
-            module.training = training
 
 
 def _run(model: nn.Module, sites: Mapping[str, Site], batch: Batch) -> None:

@@ -10,13 +10,13 @@ import torch
 from torch import nn
 
 from headwise.analysis.batching import Batch
-from headwise.analysis.capture import at_rest
 from headwise.analysis.evidence import Evidence
 from headwise.analysis.gates import gated
 from headwise.analysis.minimal_pairs import Pair, agreement_pairs, preference
 from headwise.analysis.progress import track
 from headwise.analysis.roles.random_sequences import LENGTH, looks_back, repeated_sequences
 from headwise.analysis.sites import Site, find_sites
+from headwise.analysis.still import still
 
 #: Heads of a role that are silenced together, and random draws they are compared with.
 TOP, DRAWS = 5, 50
@@ -87,9 +87,9 @@ def intervene(
             continue
         if kind not in probes:
             probe = _probe(kind, model, tokenizer, texts, pairs, seed)
-            with at_rest(model):
+            with still(model):
                 probes[kind] = (probe, probe())
-        with at_rest(model):
+        with still(model):
             found[role] = {"probe": kind} | _tested(model, sites, chosen, *probes[kind], draws, seed)
     return found
 

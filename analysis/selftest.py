@@ -43,7 +43,7 @@ def self_test(model: nn.Module, inputs: Mapping[str, Any] | None = None, *, ever
     names = list(sites) if every else _one_of_each(model, sites)
     if not names:
         return []
-    with still(model):
+    with still(model), torch.no_grad():
         if inputs is None:
             try:
                 inputs = synthetic_inputs(model)

@@ -1,4 +1,4 @@
-"""A model held still: evaluation mode, no gradients, and the random state and every training flag come back."""
+"""A model held still: evaluation mode and frozen weights, and everything as it was afterwards."""
 
 from __future__ import annotations
 
@@ -11,21 +11,32 @@ from torch import nn
 
 @contextlib.contextmanager
 def still(*models: nn.Module) -> Iterator[None]:
-    """Run the block with models in evaluation mode and without gradients; flags and random state are restored.
+    """Run the block with models in evaluation mode and their weights frozen, and give all of it back.
 
-    >>> model = nn.Dropout().train()
+    Every module's training flag, every parameter's grad flag and the processor's random state are as before
+    afterwards, also when the block raises. Whether gradients are recorded (of gates, say) is the block's own
+    affair: add `torch.no_grad()` where none are wanted.
+
+    >>> model = nn.Sequential(nn.Linear(1, 1), nn.Dropout().eval())
     >>> with still(model):
-    ...     model.training, torch.is_grad_enabled()
+    ...     model.training, model[0].weight.requires_grad
     (False, False)
-    >>> model.training
-    True
+    >>> [module.training for module in model.modules()], model[0].weight.requires_grad
+    ([True, True, False], True)
     """
-    flags = [(module, module.training) for model in models for module in model.modules()]
-    for model in models:
-        model.eval()
+    # Module by module: a part may rest while the whole trains, and `train()` would wake it.
+    training = [(module, module.training) for model in models for module in model.modules()]
+    learning = [parameter for model in models for parameter in model.parameters() if parameter.requires_grad]
     try:
-        with torch.random.fork_rng(devices=[]), torch.no_grad():
+        for model in models:
+            model.eval()
+        for parameter in learning:
+            parameter.requires_grad_(False)
+        # Some forwards draw even at rest (masked patches).
+        with torch.random.fork_rng(devices=[]):
             yield
     finally:
-        for module, flag in flags:
+        for parameter in learning:
+            parameter.requires_grad_(True)
+        for module, flag in training:
             module.training = flag

@@ -204,7 +204,7 @@ def _surplus(mine: Mapping[str, Tensor], wanted: Mapping[str, Tensor]) -> Iterat
 def _compare(model: Any, stock: Any) -> None:
     """Hold a stock model's outputs against the cut model's."""
     try:
-        with still(model, stock):
+        with still(model, stock), torch.no_grad():
             inputs = synthetic_inputs(model)
             want, got = main_output(model(**inputs)), main_output(stock(**inputs))
     except BadInput as error:

@@ -13,6 +13,7 @@ from headwise.analysis.errors import BadInput, ProofFailed
 from headwise.analysis.gates import gated, never_called
 from headwise.analysis.kernels import eager_kernel, kernel_of
 from headwise.analysis.sites import Site, find_sites
+from headwise.analysis.still import still
 
 LIMIT = 1e-5
 # One unit in the last place of bfloat16 is 4e-3; four of them are rounding, not structure.
@@ -186,16 +187,10 @@ def _outputs(model: nn.Module, sites: Mapping[str, Site]) -> Iterator[dict[str, 
 
 
 def _run(model: nn.Module, inputs: Inputs) -> Any:
-    training = [(module, module.training) for module in model.modules()]
     dtype = next(model.parameters()).dtype
     cast = {name: value.to(dtype) if _floating(value) else value for name, value in inputs.items()}
-    model.eval()
-    try:
-        with torch.no_grad():
-            return model(**cast)
-    finally:
-        for module, flag in training:
-            module.training = flag
+    with still(model), torch.no_grad():
+        return model(**cast)
 
 
 def _end_to_end(

@@ -68,7 +68,7 @@ def rehearse(
         return
     inputs = None
     if not any(parameter.is_meta for parameter in model.parameters()):
-        with still(model):
+        with still(model), torch.no_grad():
             try:
                 inputs = synthetic_inputs(model)
             except BadInput as error:
@@ -92,7 +92,7 @@ def rehearse(
 
 def _try(model: nn.Module, site: Site, heads: list[int], edits: list[Edit], inputs: dict[str, Any]) -> str:
     """What went wrong on the copy, or ``; a site that the inputs do not reach cannot go wrong here."""
-    with still(model):
+    with still(model), torch.no_grad():
         dense = _output(model, site, inputs)
         if dense is None:
             log.warning("site %s: synthetic inputs do not reach it, so its cut was not rehearsed", site.name)

@@ -16,7 +16,8 @@ from transformers import Trainer, TrainerCallback, TrainingArguments
 
 from headwise.analysis.batching import Batch
 from headwise.analysis.errors import BadInput
-from headwise.prune.importance.gradients import HELD_OUT, frozen
+from headwise.analysis.still import still
+from headwise.prune.importance.gradients import HELD_OUT
 
 Loss = Callable[[nn.Module, Batch], Tensor]
 
@@ -35,7 +36,7 @@ class Towards:
 
     def __call__(self, model: nn.Module, batch: Batch) -> Float[Tensor, " batch"]:
         """Divergence of predictions plus relative squared distance of hidden states, shape [batch]."""
-        with torch.no_grad(), frozen(self.dense):
+        with torch.no_grad(), still(self.dense):
             wanted = self.dense(**batch.inputs, output_hidden_states=True)
         given = model(**batch.inputs, output_hidden_states=True)
         valid = batch.tokens[""].valid
@@ -159,13 +160,10 @@ class _Keeper(TrainerCallback):
 
 def _mean(loss: Loss, model: nn.Module, held: list[Batch]) -> float:
     total, count = 0.0, 0
-    training = model.training
-    model.eval()
-    with torch.no_grad():
+    with still(model), torch.no_grad():
         for batch in held:
             total += float(loss(model, batch).double().sum())
             count += len(batch.texts)
-    model.train(training)
     if not math.isfinite(total):
         raise BadInput("recover: the loss on held-out texts is not finite; use float32, or a lower rate")
     return total / max(count, 1)

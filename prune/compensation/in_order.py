@@ -17,8 +17,9 @@ from headwise.analysis.gates import at_projections, gated, never_called
 from headwise.analysis.progress import track
 from headwise.analysis.projections import output_bias, output_weight
 from headwise.analysis.sites import Site
+from headwise.analysis.still import still
 from headwise.prune.compensation.pairs import Pairs
-from headwise.prune.importance.gradients import HELD_OUT, by_token, frozen, valid_rows
+from headwise.prune.importance.gradients import HELD_OUT, by_token, valid_rows
 from headwise.prune.selection.blocks import Block, blocks_of
 
 
@@ -65,7 +66,7 @@ def refit_in_order(
             "seen; use compensation none"
         )
     dense = copy.deepcopy(model)
-    with frozen(model), frozen(dense), torch.no_grad():
+    with still(model, dense), torch.no_grad():
         for block in track(later, label="Repairing site by site"):
             fit, held = _measured(model, dense, block, sites, batches, gates, stream)
             if not fit.tokens or not held.tokens:

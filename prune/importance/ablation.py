@@ -40,7 +40,7 @@ class Ablation(BaseModel):
         from headwise.analysis.errors import BadInput
         from headwise.analysis.gates import gated
         from headwise.analysis.progress import track
-        from headwise.prune.importance.gradients import frozen
+        from headwise.analysis.still import still
 
         if calibration.task is None:
             raise BadInput("score ablation needs a task with a loss; choose a task, or score magnitude or random")
@@ -49,7 +49,7 @@ class Ablation(BaseModel):
         sums, examples = np.zeros(1 + len(heads)), 0
         work = ((batch, index) for batch in calibration.batches for index in range(len(sums)))
         total = len(calibration.batches) * len(sums) if hasattr(calibration.batches, "__len__") else None
-        with torch.no_grad(), frozen(calibration.model):
+        with torch.no_grad(), still(calibration.model):
             for batch, index in track(work, total=total, label="Silencing heads one by one"):
                 silenced = {}
                 if index:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 import torch
@@ -114,18 +114,23 @@ class Collected:
                 self.slopes[site.name] = Moments.zeros(slopes.shape[-1], slopes.device).second
             self.slopes[site.name] += (slopes[valid].T @ slopes[valid]).to(self.slopes[site.name])
 
-    def complete(self, nothing: Mapping[str, tuple[GateSums, Moments | None, Tensor]]) -> None:
+    def complete(self, nothing: Mapping[str, Callable[[], tuple[GateSums, Moments | None, Tensor]]]) -> None:
         """Give sites that no loss ran through the sums of nothing: to this task their heads are worth 0.
 
         Args:
-            nothing: site name -> empty gate sums, moments (None if they are not collected) and slopes.
+            nothing: site name -> what makes empty gate sums, moments (None if they are not collected) and slopes;
+                asked only for sites that lack something, since a wide site's are large.
 
         >>> found = Collected(examples=1, weighted=True)
-        >>> found.complete({"0": (GateSums.zeros(2), None, torch.zeros(8, 8))})
+        >>> found.complete({"0": lambda: (GateSums.zeros(2), None, torch.zeros(8, 8))})
         >>> found.gates["0"].absolute.tolist()
         [0.0, 0.0]
         """
-        for name, (gates, moments, slopes) in nothing.items():
+        tables = (self.fit, self.held, *((self.gates, self.slopes) if self.weighted else ()))
+        for name, make in nothing.items():
+            if all(name in table for table in tables):
+                continue
+            gates, moments, slopes = make()
             if self.weighted:
                 self.gates.setdefault(name, gates)
             if moments is not None:

@@ -7,7 +7,8 @@ context and context gradient, summed over head_dim and tokens. No maps are neede
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
+from functools import partial
 from typing import Any
 
 import torch
@@ -20,6 +21,7 @@ from headwise.analysis.gates import at_projections, never_called
 from headwise.analysis.progress import track
 from headwise.analysis.projections import output_weight
 from headwise.analysis.sites import Site
+from headwise.analysis.still import still
 from headwise.prune.importance.collected import Collected, GateSums
 from headwise.prune.importance.moments import Moments
 
@@ -58,7 +60,7 @@ def collect(
             "their gradients cannot be seen; use score magnitude, ablation or random, and no compensation"
         )
     found = Collected(weighted=task is not None)
-    with frozen(model), torch.set_grad_enabled(task is not None):
+    with still(model), torch.set_grad_enabled(task is not None):
         for batch in track(batches, label=label):
             _Pass(model, sites, batch, found, moments).run(task)
             found.examples += len(batch.texts)
@@ -69,7 +71,7 @@ def collect(
             "the task's loss has no gradient at any head (a divergence from the model's own predictions has "
             "none at the dense model); use a task with labels, or score magnitude, ablation or redundancy"
         )
-    found.complete({name: _empty(model, site, moments) for name, site in sites.items()})
+    found.complete({name: partial(_empty, model, site, moments) for name, site in sites.items()})
     return found
 
 
@@ -227,28 +229,3 @@ def by_token(tensor: Tensor, valid: Tensor) -> Float[Tensor, "batch query column
     """By text and token, and at least float32: half precision overflows in squares and loses terms in sums."""
     wide = tensor if tensor.dtype == torch.float64 else tensor.float()
     return wide.reshape(*valid.shape, -1)
-
-
-@contextlib.contextmanager
-def frozen(model: nn.Module) -> Iterator[None]:
-    """Evaluation mode without weight gradients; both flags are given back module by module.
-
-    >>> layer = nn.Linear(1, 1)
-    >>> with frozen(layer):
-    ...     layer.training, layer.weight.requires_grad
-    (False, False)
-    >>> layer.training, layer.weight.requires_grad
-    (True, True)
-    """
-    training = {module: module.training for module in model.modules()}
-    grads = {parameter: parameter.requires_grad for parameter in model.parameters()}
-    model.eval()
-    try:
-        for parameter in grads:
-            parameter.requires_grad_(False)
-        yield
-    finally:
-        for parameter, flag in grads.items():
-            parameter.requires_grad_(flag)
-        for module, flag in training.items():
-            module.training = flag

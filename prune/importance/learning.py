@@ -15,8 +15,8 @@ from torch import Tensor
 from headwise.analysis.errors import BadInput
 from headwise.analysis.gates import gated
 from headwise.analysis.progress import track
+from headwise.analysis.still import still
 from headwise.prune.importance.calibration import Calibration
-from headwise.prune.importance.gradients import frozen
 
 if TYPE_CHECKING:
     from headwise.prune.importance.gates import Gates
@@ -80,7 +80,7 @@ def learned(calibration: Calibration, how: Gates) -> dict[str, np.ndarray]:
     draw = _drawing(how, len(owners), torch.Generator().manual_seed(calibration.seed))
     optimizer = torch.optim.Adam([free], lr=how.rate)
     texts = itertools.islice(itertools.cycle(calibration.batches), how.steps)
-    with frozen(calibration.model):
+    with still(calibration.model):
         for step, batch in enumerate(track(texts, total=how.steps, label="Training gates")):
             drawn = draw(free, step)
             gates = {}

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from headwise.analysis.batching import Batch
+from headwise.analysis.still import still
 from headwise.analysis.texts import Corpus, Text
 
 Rows = np.ndarray
@@ -71,7 +72,7 @@ class Fitted(Protocol):
 
 @contextlib.contextmanager
 def judging(model: nn.Module) -> Iterator[None]:
-    """Evaluation mode without gradients inside the block; every module's training flag as before after it.
+    """A model at rest without gradients inside the block, as it was after it.
 
     >>> layer = nn.Dropout()
     >>> with judging(layer):
@@ -80,11 +81,5 @@ def judging(model: nn.Module) -> Iterator[None]:
     >>> layer.training
     True
     """
-    flags = [(module, module.training) for module in model.modules()]
-    model.eval()
-    try:
-        with torch.inference_mode():
-            yield
-    finally:
-        for module, flag in flags:
-            module.training = flag
+    with still(model), torch.inference_mode():
+        yield
