@@ -7,6 +7,7 @@ import torch
 from torch import nn
 
 from headwise.analysis.still import still
+from headwise.analysis.texts import Corpus
 
 
 def mixed():
@@ -56,4 +57,4 @@ def test_a_function_and_the_module_of_its_name_are_both_at_the_door():
     assert headwise.analysis.capture is capture is module
     assert capture(nn.Linear(1, 1), [], [], sites={}).batches == 0
     with pytest.raises(ValueError, match="measures: got 'none'"):
-        analyze(None, None, None, measures=["none"])
+        analyze(nn.Linear(1, 1), None, Corpus([]), measures=["none"])
