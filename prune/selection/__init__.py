@@ -7,6 +7,7 @@ from headwise.prune.selection.greedy import Scope, Step, greedy
 from headwise.prune.selection.keep import Keep
 from headwise.prune.selection.metered import metered_reach
 from headwise.prune.selection.meters import Meter
+from headwise.prune.selection.path import Path, walk
 from headwise.prune.selection.reach import reachable, rooms_of
 from headwise.prune.selection.select import Search, Selection, select
 
@@ -18,6 +19,7 @@ __all__ = [
     "Costs",
     "Keep",
     "Meter",
+    "Path",
     "Room",
     "Scope",
     "Search",
@@ -30,4 +32,5 @@ __all__ = [
     "reachable",
     "rooms_of",
     "select",
+    "walk",
 ]

@@ -100,11 +100,20 @@ def select(
     if search == "exchange":
         rooms = rooms_of(sites, keep, unit, evidence)
         steps = exchanged(rooms, costs, steps, between=scope == "model" and not budget.metered)
-    return Selection(
-        _removed(rooms),
-        _reasons(sites, rooms, costs, steps, keep.protected(sites, evidence), score, notes or {}),
-        steps,
-    )
+    return told(sites, rooms, costs, steps, keep.protected(sites, evidence), score, notes or {})
+
+
+def told(
+    sites: Mapping[str, Site],
+    rooms: Mapping[str, Room],
+    costs: Costs,
+    steps: list[Step],
+    protected: Mapping[str, Mapping[int, str]],
+    score: str,
+    notes: Mapping[str, Mapping[int, str]],
+) -> Selection:
+    """Removals as a selection, with a sentence for every head; `rooms` are as the removals leave them."""
+    return Selection(_removed(rooms), _reasons(sites, rooms, costs, steps, protected, score, notes), steps)
 
 
 def _removed(rooms: Mapping[str, Room]) -> dict[str, list[int]]:
