@@ -7,11 +7,13 @@ from pydantic import BaseModel
 from headwise.prune.compensation.bias import Bias
 from headwise.prune.compensation.none import NoCompensation
 from headwise.prune.compensation.reconstruction import Reconstruct
+from headwise.prune.compensation.scale import Scale
 from headwise.prune.compensation.sequential import Sequential
 
 COMPENSATIONS: Mapping[str, type[BaseModel]] = {
     "none": NoCompensation,
     "bias": Bias,
+    "scale": Scale,
     "reconstruction": Reconstruct,
     "sequential": Sequential,
 }

@@ -13,8 +13,9 @@ from headwise.analysis.sites import Site
 from headwise.prune.importance.calibration import Calibration
 from headwise.prune.selection.blocks import blocks_of
 
-#: From weight, moments of the fitting texts, removed columns and "has a bias": new weight and what the bias gains.
-Rule = Callable[[np.ndarray, Any, np.ndarray, bool], tuple[np.ndarray, np.ndarray]]
+#: From weight, moments of the fitting texts, removed columns, "has a bias" and a head's width: new weight and what
+#: the bias gains.
+Rule = Callable[[np.ndarray, Any, np.ndarray, bool, int], tuple[np.ndarray, np.ndarray]]
 
 
 def apply(
@@ -69,7 +70,7 @@ def _fit(
 
     weight = output_weight(model, site).double().cpu().numpy()
     gone = _columns(site, heads)
-    new, moved = rule(weight, fit, gone, output_bias(model, site) is not None)
+    new, moved = rule(weight, fit, gone, output_bias(model, site) is not None, site.head_dim)
     second, mean = held.matrix(centred=False), held.mean()
     before = relative_error(weight, weight, gone, np.zeros(len(weight)), second, mean)
     after = relative_error(weight, new, gone, moved, second, mean)

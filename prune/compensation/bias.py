@@ -33,7 +33,7 @@ class Bias(BaseModel):
 
 
 def _mean_into_bias(
-    weight: np.ndarray, moments: Any, gone: np.ndarray, has_bias: bool
+    weight: np.ndarray, moments: Any, gone: np.ndarray, has_bias: bool, _width: int
 ) -> tuple[np.ndarray, np.ndarray]:
     moved = weight[:, gone] @ moments.mean()[gone] if has_bias else np.zeros(len(weight))
     return weight, moved

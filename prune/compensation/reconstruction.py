@@ -47,7 +47,7 @@ class Reconstruct(BaseModel):
         return {"kind": self.kind, **apply(calibration, remove, self._refit, self.weight, self.loss)}
 
     def _refit(
-        self, weight: np.ndarray, moments: Any, gone: np.ndarray, has_bias: bool
+        self, weight: np.ndarray, moments: Any, gone: np.ndarray, has_bias: bool, _width: int
     ) -> tuple[np.ndarray, np.ndarray]:
         from headwise.prune.compensation.repair import refitted
 
