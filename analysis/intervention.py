@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
-import torch
 from torch import nn
 
 from headwise.analysis.batching import Batch
 from headwise.analysis.evidence import Evidence
 from headwise.analysis.gates import gated
-from headwise.analysis.minimal_pairs import Pair, agreement_pairs, preference
+from headwise.analysis.minimal_pairs import Pair
+from headwise.analysis.probes import OwnLoss, Probe, probe_of, reads_as
 from headwise.analysis.progress import track
-from headwise.analysis.roles.random_sequences import LENGTH, looks_back, repeated_sequences
+from headwise.analysis.roles.random_sequences import looks_back
 from headwise.analysis.sites import Site, find_sites
 from headwise.analysis.still import still
 
@@ -30,10 +30,12 @@ PROBES = {
     "first-token": "language",
     "separator": "language",
 }
-#: Below this chance of a random draw doing as much harm, the role is causal.
+#: Up to this chance of a random draw doing as much harm, the role is causal.
 LEVEL = 0.05
+#: Draws needed to get there at all.
+_FEWEST = round(1 / LEVEL) - 1
 
-Probe = Callable[[], float]
+Heads = Sequence[tuple[str, int]]
 
 
 def intervene(
@@ -44,6 +46,7 @@ def intervene(
     *,
     roles: Sequence[str] = tuple(PROBES),
     pairs: Sequence[Pair] | None = None,
+    own: OwnLoss | None = None,
     top: int = TOP,
     draws: int = DRAWS,
     seed: int = 0,
@@ -52,90 +55,158 @@ def intervene(
 
     | roles | probe, the higher the worse |
     |---|---|
-    | induction, previous, duplicate-token | loss on the second half of random sequences said twice |
-    | coreference | log-likelihood of sentences with a disagreeing reflexive minus that of the agreeing ones |
-    | punctuation, first-token, separator | loss on the texts |
+    | induction, previous, duplicate-token | `repetition`: loss on the second half of random sequences said twice |
+    | coreference | `agreement`: log-likelihood of sentences with a disagreeing reflexive minus that of the agreeing ones |
+    | punctuation, first-token, separator | `language`: loss on the texts |
+    | all of these, where the model has no language-modelling head | `task`: the loss of its own task, if it is given |
 
-    A role is `causal` if at most one in twenty random draws does as much harm, else `correlational`; the p-value
-    counts the heads themselves as a draw: (1 + draws at least as harmful) / (1 + draws).
+    A causal language model predicts the next token; a masked one fills gaps, and its log-likelihoods are
+    pseudo-log-likelihoods (each token masked in turn: Salazar et al. 2020). A role is `causal` if silencing
+    its heads does harm, and at most one in twenty random draws does as much; else `correlational`. The p-value
+    counts the heads themselves as a draw: (1 + draws at least as harmful) / (1 + draws). Draws are distinct.
 
     Args:
-        model: the model; one without a language-modelling head, or that looks ahead, is `not applicable`.
+        model: the model.
         tokenizer: of the checkpoint.
         evidence: with the roles' excess.
         texts: batches for the probes that need them.
         roles: which roles to test; those without a probe or without heads are said to be `not applicable`.
         pairs: of sentences, for coreference; generated ones if None.
+        own: the loss of the model's own task, for one without a language-modelling head.
         top: heads silenced, the strongest that play the role.
         draws: random sets of heads.
         seed: of the draws.
 
     Returns:
-        Per role `verdict`, and where it was tested `probe`, `heads`, `base`, `silenced`, `effect`, `random`
-        (mean, low, high) and `p`.
+        By role, plain data (it is kept as `evidence.facts["interventions"]`), every key always there:
+
+        | key | meaning |
+        |---|---|
+        | `role` | its name |
+        | `verdict` | `causal`, `correlational` or `not applicable` |
+        | `says` | the result in one sentence |
+        | `reason` | why it is not applicable; empty if it was tested |
+        | `probe` | `repetition`, `agreement`, `language` or `task`; None, as all below, if not tested |
+        | `measured` | what the probe measures, as part of a sentence |
+        | `count` | how many sequences, pairs or texts it is measured on |
+        | `heads` | labels of the silenced heads, the strongest first; an empty list if not tested |
+        | `base`, `silenced` | the probe's number as the model is, and without these heads; nats |
+        | `effect` | `silenced` − `base`: above 0 it did harm |
+        | `random` | `mean`, `low`, `high` (central 95 %) and `max` of the effects of the random draws |
+        | `draws` | how many random draws |
+        | `as_harmful` | how many of them did at least as much harm |
+        | `p` | (1 + `as_harmful`) / (1 + `draws`) |
     """
     sites = find_sites(model)
-    reason = _unfit(model, sites)
+    way, headless = reads_as(model, tokenizer, looks_back(model, sites))
     found: dict[str, dict[str, Any]] = {}
     probes: dict[str, tuple[Probe, float]] = {}
     for role in track(list(roles), label="silencing heads"):
         chosen = _strongest(evidence, role, top)
-        kind = PROBES.get(role)
-        why = reason or ("" if kind else "no behaviour is known for it") or ("" if chosen else "no head plays it")
-        if why or kind is None:
-            found[role] = {"verdict": "not applicable", "reason": why}
+        kind = PROBES.get(role, "")
+        why = "no behaviour is known for it" if not kind else "" if chosen else "no head plays it"
+        why = why or ("" if way or own is not None else headless)
+        if why:
+            found[role] = _untested(role, why)
             continue
-        if kind not in probes:
-            probe = _probe(kind, model, tokenizer, texts, pairs, seed)
-            with still(model):
-                probes[kind] = (probe, probe())
+        kind = kind if way else "task"
         with still(model):
-            found[role] = {"probe": kind} | _tested(model, sites, chosen, *probes[kind], draws, seed)
+            if kind not in probes:
+                probe = _own(own, model) if own is not None and not way else None
+                probe = probe or probe_of(kind, way, model, tokenizer, texts, pairs, seed)
+                probes[kind] = (probe, probe.measure())
+            found[role] = _tested(role, model, sites, chosen, *probes[kind], draws, seed)
     return found
 
 
+def _own(own: OwnLoss, model: nn.Module) -> Probe:
+    return Probe("task", f"the loss of its own task ({own.name})", own.count, lambda: own.measure(model))
+
+
+def _untested(role: str, why: str) -> dict[str, Any]:
+    says = f"Not applicable: {why}."
+    nothing = dict.fromkeys(("base", "silenced", "effect", "random", "draws", "as_harmful", "p"))
+    shown = {"role": role, "verdict": "not applicable", "says": says, "reason": why}
+    return shown | {"probe": None, "measured": None, "count": None, "heads": []} | nothing
+
+
 def _tested(
+    role: str,
     model: nn.Module,
     sites: Mapping[str, Site],
-    chosen: Sequence[tuple[str, int]],
+    chosen: Heads,
     probe: Probe,
     base: float,
     draws: int,
     seed: int,
 ) -> dict[str, Any]:
-    def harm(heads: Sequence[tuple[str, int]]) -> float:
+    def harm(heads: Heads) -> float:
         silenced: dict[str, list[int]] = {}
         for site, head in heads:
             silenced.setdefault(site, []).append(head)
         with gated(model, silenced):
-            return probe() - base
+            return probe.measure() - base
 
+    sets = others_like(sites, chosen, draws, np.random.default_rng(seed))
+    if len(sets) < _FEWEST:
+        return _untested(role, f"only {len(sets)} sets of as many other heads to compare with")
     effect = harm(chosen)
-    generator = np.random.default_rng(seed)
-    others = [harm(others_like(sites, chosen, generator)) for _ in range(draws)]
-    p = (1 + sum(other >= effect for other in others)) / (1 + draws)
+    others = [harm(heads) for heads in sets]
+    as_harmful = sum(other >= effect for other in others)
+    p = (1 + as_harmful) / (1 + len(others))
     low, high = np.quantile(others, [0.025, 0.975])
-    return {
+    result = {
+        "role": role,
         "verdict": "causal" if p <= LEVEL and effect > 0 else "correlational",
+        "reason": "",
+        "probe": probe.kind,
+        "measured": probe.measured,
+        "count": probe.count,
         "heads": [f"{site}.{head}" for site, head in chosen],
         "base": base,
         "silenced": base + effect,
         "effect": effect,
         "random": {"mean": float(np.mean(others)), "low": float(low), "high": float(high), "max": max(others)},
-        "draws": draws,
+        "draws": len(others),
+        "as_harmful": as_harmful,
         "p": p,
     }
+    return result | {"says": _sentence(result)}
+
+
+def _sentence(result: Mapping[str, Any]) -> str:
+    """The result of a test, as a person would say it."""
+    moves = "rises" if result["effect"] > 0 else "falls"
+    many = f"{result['as_harmful']} of {result['draws']}" if result["as_harmful"] else f"none of {result['draws']}"
+    return (
+        f"{'Causal' if result['verdict'] == 'causal' else 'Only correlational'}: without {', '.join(result['heads'])} "
+        f"{result['measured']} {moves} by {abs(result['effect']):.3g} nats; {many} random draws of as many other heads "
+        f"of the same sites did as much harm (p = {result['p']:.2g})."
+    )
 
 
 def others_like(
-    sites: Mapping[str, Site], chosen: Sequence[tuple[str, int]], generator: np.random.Generator
-) -> list[tuple[str, int]]:
-    """As many random heads of the same sites, none of the chosen ones; from any site where one has too few.
+    sites: Mapping[str, Site], chosen: Heads, draws: int, generator: np.random.Generator
+) -> list[list[tuple[str, int]]]:
+    """Random sets of as many heads of the same sites, none of them chosen; from any site where one has too few.
 
-    >>> two = {"0": Site("0", "a", "o", heads=3, kv_heads=3, head_dim=1, kept=(0, 1, 2))}
-    >>> sorted(others_like(two, [("0", 1)], np.random.default_rng(0)))[0][1] in (0, 2)
-    True
+    All sets are different, so there may be fewer than asked for: a few sets drawn again and again would make
+    a p-value that so few cannot give.
+
+    >>> one = {"0": Site("0", "a", "o", heads=3, kv_heads=3, head_dim=1, kept=(0, 1, 2))}
+    >>> sorted(others_like(one, [("0", 1)], 50, np.random.default_rng(0)))
+    [[('0', 0)], [('0', 2)]]
     """
+    found: dict[frozenset[tuple[str, int]], list[tuple[str, int]]] = {}
+    for _ in range(20 * draws):
+        heads = _others(sites, chosen, generator)
+        found.setdefault(frozenset(heads), heads)
+        if len(found) == draws:
+            break
+    return [heads for heads in found.values() if heads]
+
+
+def _others(sites: Mapping[str, Site], chosen: Heads, generator: np.random.Generator) -> list[tuple[str, int]]:
     taken = set(chosen)
     found: list[tuple[str, int]] = []
     for name in dict.fromkeys(site for site, _ in chosen):
@@ -154,39 +225,3 @@ def _strongest(evidence: Evidence, role: str, top: int) -> list[tuple[str, int]]
     excess = np.where(evidence[f"roles/{role}/assigned"], evidence[f"roles/{role}/excess"], -np.inf)
     order = np.argsort(-excess, kind="stable")[:top]
     return [evidence.heads[i] for i in order if np.isfinite(excess[i])]
-
-
-def _unfit(model: nn.Module, sites: Mapping[str, Site]) -> str:
-    if not looks_back(model, sites):
-        return "the model is no causal language model"
-    head = getattr(model, "get_output_embeddings", lambda: None)()
-    return "" if head is not None else "the model has no language-modelling head"
-
-
-def _probe(
-    kind: str, model: nn.Module, tokenizer: Any, texts: Iterable[Batch], pairs: Sequence[Pair] | None, seed: int
-) -> Probe:
-    if kind == "agreement":
-        sentences = agreement_pairs(seed=seed) if pairs is None else pairs
-        return lambda: -preference(model, tokenizer, sentences)
-    if kind == "language":
-        return lambda: loss(model, texts)
-    size = min(int(model.get_input_embeddings().num_embeddings), len(tokenizer))  # type: ignore[operator]
-    device = next(model.parameters()).device
-    # Other sequences than the ones that found the heads.
-    again = repeated_sequences(size, reserved=tokenizer.all_special_ids, seed=seed + 1, count=16, device=device)
-    return lambda: loss(model, again, start=LENGTH)
-
-
-def loss(model: nn.Module, batches: Iterable[Batch], start: int = 0) -> float:
-    """Mean loss of the next token in nats, from position `start` on; padding left out."""
-    total, count = 0.0, 0
-    with torch.no_grad():
-        for batch in batches:
-            ids, valid = batch.tokens[""].ids, batch.tokens[""].valid
-            logits = model(**batch.inputs).logits[:, start:-1].float()
-            picked = logits.gather(-1, ids[:, start + 1 :, None]).squeeze(-1) - logits.logsumexp(-1)
-            judged = valid[:, start + 1 :] & valid[:, start:-1]
-            total -= float(picked[judged].double().sum())
-            count += int(judged.sum())
-    return total / max(1, count)

@@ -86,25 +86,71 @@ def read_pairs(path: str | Path) -> list[Pair]:
     return found
 
 
-def preference(model: nn.Module, tokenizer: Any, pairs: Sequence[Pair], batch_size: int = 32) -> float:
+def preference(
+    model: nn.Module, tokenizer: Any, pairs: Sequence[Pair], batch_size: int = 32, *, mask: int | None = None
+) -> float:
     """Mean log-likelihood of the good sentence minus that of the bad one, in nats.
 
     Args:
-        model: a causal language model.
+        model: a causal language model, or with `mask` one that fills gaps.
         tokenizer: of the checkpoint.
         pairs: the sentences.
         batch_size: pairs a forward pass.
+        mask: id of the mask token; then log-likelihoods are pseudo-log-likelihoods.
     """
     total = 0.0
     for start in range(0, len(pairs), batch_size):
         part = pairs[start : start + batch_size]
-        scores = likelihoods(model, tokenizer, [pair.good for pair in part] + [pair.bad for pair in part])
+        sentences = [pair.good for pair in part] + [pair.bad for pair in part]
+        if mask is None:
+            scores = likelihoods(model, tokenizer, sentences)
+        else:
+            scores = pseudo_likelihoods(model, tokenizer, sentences, mask)
         total += float((scores[: len(part)] - scores[len(part) :]).sum())
     return total / len(pairs)
 
 
 def likelihoods(model: nn.Module, tokenizer: Any, sentences: Sequence[str]) -> torch.Tensor:
     """Log-likelihood of every sentence, the sum over its tokens after the first."""
+    ids, valid = _padded(model, tokenizer, sentences)
+    with torch.no_grad():
+        logits = model(input_ids=ids, attention_mask=valid).logits[:, :-1].float()
+    picked = logits.gather(-1, ids[:, 1:, None]).squeeze(-1) - logits.logsumexp(-1)
+    total: torch.Tensor = (picked * valid[:, 1:]).sum(-1).double().cpu()
+    return total
+
+
+def pseudo_likelihoods(
+    model: nn.Module, tokenizer: Any, sentences: Sequence[str], mask: int, together: int = 128
+) -> torch.Tensor:
+    """Pseudo-log-likelihood of every sentence: each token but the special ones masked in turn, and summed.
+
+    After Salazar et al. (2020).
+
+    Args:
+        model: one that fills gaps.
+        tokenizer: of the checkpoint.
+        sentences: the sentences.
+        mask: id of the token that stands in a gap.
+        together: rows a forward pass, one row a gap.
+    """
+    ids, valid = _padded(model, tokenizer, sentences)
+    special = torch.tensor(sorted(set(tokenizer.all_special_ids)), device=ids.device, dtype=torch.long)
+    total = torch.zeros(len(sentences), dtype=torch.float64)
+    with torch.no_grad():
+        for gaps in torch.nonzero((valid > 0) & ~torch.isin(ids, special)).split(together):
+            row, place = gaps.unbind(1)
+            each = torch.arange(len(gaps), device=ids.device)
+            masked = ids[row].clone()
+            masked[each, place] = mask
+            logits = model(input_ids=masked, attention_mask=valid[row]).logits[each, place].float()
+            picked = logits.log_softmax(-1)[each, ids[row, place]]
+            total.index_add_(0, row.cpu(), picked.double().cpu())
+    return total
+
+
+def _padded(model: nn.Module, tokenizer: Any, sentences: Sequence[str]) -> tuple[torch.Tensor, torch.Tensor]:
+    """Ids of all sentences, padded on the right with 0, and which of them count."""
     rows = [tokenizer(sentence)["input_ids"] for sentence in sentences]
     width = max(len(row) for row in rows)
     device = next(model.parameters()).device
@@ -112,8 +158,4 @@ def likelihoods(model: nn.Module, tokenizer: Any, sentences: Sequence[str]) -> t
     valid = torch.zeros_like(ids)
     for i, row in enumerate(rows):
         ids[i, : len(row)], valid[i, : len(row)] = torch.tensor(row, device=device), 1
-    with torch.no_grad():
-        logits = model(input_ids=ids, attention_mask=valid).logits[:, :-1].float()
-    picked = logits.gather(-1, ids[:, 1:, None]).squeeze(-1) - logits.logsumexp(-1)
-    total: torch.Tensor = (picked * valid[:, 1:]).sum(-1).double().cpu()
-    return total
+    return ids, valid

@@ -1,15 +1,25 @@
 """Silencing what seems to play a role: a planted circuit is causal, a decoration is not."""
 
+import json
+
 import numpy as np
 import pytest
 import torch
-from transformers import BertConfig, BertModel, GPT2Config, GPT2LMHeadModel, GPT2Model
+from transformers import BertConfig, BertForMaskedLM, BertModel, GPT2Config, GPT2LMHeadModel, GPT2Model
 
 from headwise.analysis.errors import BadInput
 from headwise.analysis.evidence import Evidence
 from headwise.analysis.gates import gated
-from headwise.analysis.intervention import intervene, loss, others_like
-from headwise.analysis.minimal_pairs import Pair, agreement_pairs, likelihoods, preference, read_pairs
+from headwise.analysis.intervention import PROBES, intervene, others_like
+from headwise.analysis.minimal_pairs import (
+    Pair,
+    agreement_pairs,
+    likelihoods,
+    preference,
+    pseudo_likelihoods,
+    read_pairs,
+)
+from headwise.analysis.probes import OwnLoss, gap_loss, loss, probe_of
 from headwise.analysis.roles.random_sequences import repeated_sequences
 from headwise.analysis.sites import find_sites, heads_of
 
@@ -26,9 +36,27 @@ class Letters:
         return {"input_ids": [ord(letter) % 40 for letter in text]}
 
 
-def model_of(seed=0):
+def model_of(seed=0, heads=4, layers=2):
     torch.manual_seed(seed)
-    return GPT2LMHeadModel(GPT2Config(vocab_size=40, n_embd=16, n_layer=2, n_head=4, n_positions=128)).eval()
+    config = GPT2Config(vocab_size=40, n_embd=2 * heads, n_layer=layers, n_head=heads, n_positions=128)
+    return GPT2LMHeadModel(config).eval()
+
+
+def bert_of(cls=BertForMaskedLM):
+    torch.manual_seed(0)
+    config = BertConfig(
+        hidden_size=48, num_hidden_layers=1, num_attention_heads=24, intermediate_size=32, vocab_size=41
+    )
+    return cls(config).eval()
+
+
+class Gaps(Letters):
+    """The same with a token that stands in a gap, and one that starts a text."""
+
+    mask_token_id, all_special_ids = 40, (0,)
+
+    def __call__(self, text):
+        return {"input_ids": [0, *(ord(letter) % 39 + 1 for letter in text)]}
 
 
 def evidence_of(model, strong, role="induction"):
@@ -41,60 +69,168 @@ def evidence_of(model, strong, role="induction"):
 def test_random_heads_are_of_the_same_sites_and_others():
     sites = find_sites(model_of())
     chosen = [("0", 1), ("0", 2), ("1", 0)]
-    for seed in range(30):
-        found = others_like(sites, chosen, np.random.default_rng(seed))
+    for found in others_like(sites, chosen, 30, np.random.default_rng(0)):
         assert len(set(found)) == 3
         assert not set(found) & set(chosen)
         assert sorted(site for site, _ in found) == ["0", "0", "1"]
     crowded = [("0", h) for h in range(3)]
-    found = others_like(sites, crowded, np.random.default_rng(0))
-    assert ("0", 3) in found
-    assert [site for site, _ in found].count("1") == 2
+    for found in others_like(sites, crowded, 30, np.random.default_rng(0)):
+        assert ("0", 3) in found
+        assert [site for site, _ in found].count("1") == 2
+
+
+def test_sets_of_random_heads_all_differ_and_too_few_are_no_test():
+    sites = find_sites(model_of())
+    # Of site 0 the one other pair, of site 1 one of three: three sets in all, however often one draws.
+    chosen = [("0", 0), ("0", 1), ("1", 3)]
+    sets = others_like(sites, chosen, 50, np.random.default_rng(1))
+    assert sorted(sorted(heads) for heads in sets) == [[("0", 2), ("0", 3), ("1", k)] for k in range(3)]
+    model = model_of()
+    found = intervene(model, Letters(), evidence_of(model, chosen), roles=["induction"])["induction"]
+    assert (found["verdict"], found["draws"], found["p"]) == ("not applicable", None, None)
+    assert found["reason"] == "only 3 sets of as many other heads to compare with"
+
+
+@pytest.fixture(scope="module")
+def harmed():
+    """A model, its loss on sequences said twice, and what each of its heads is worth there."""
+    model = model_of(3, heads=24, layers=1)
+    for parameter in model.parameters():
+        torch.nn.init.normal_(parameter, std=0.4) if parameter.dim() > 1 else None
+    data = repeated_sequences(40, seed=1, count=16)
+    base, harm = loss(model, data, start=32), {}
+    for head in heads_of(find_sites(model)):
+        with gated(model, {head[0]: [head[1]]}):
+            harm[head] = loss(model, data, start=32) - base
+    return model, base, harm
 
 
 @pytest.mark.parametrize("strongest", [True, False])
-def test_the_heads_that_matter_most_are_causal_and_the_least_are_not(strongest):
-    model = model_of(3)
-    for parameter in model.parameters():
-        torch.nn.init.normal_(parameter, std=0.4) if parameter.dim() > 1 else None
-    sites, data = find_sites(model), repeated_sequences(40, seed=1, count=16)
-    with torch.no_grad():
-        base = loss(model, data, start=32)
-    harm = {}
-    for head in heads_of(sites):
-        with gated(model, {head[0]: [head[1]]}):
-            harm[head] = loss(model, data, start=32) - base
+def test_the_heads_that_matter_most_are_causal_and_the_least_are_not(strongest, harmed):
+    model, base, harm = harmed
     order = sorted(harm, key=harm.get, reverse=strongest)
-    found = intervene(model, Letters(), evidence_of(model, order[:1]), roles=["induction"], top=1, draws=40)[
-        "induction"
-    ]
-    assert found["heads"] == [f"{order[0][0]}.{order[0][1]}"]
+    found = intervene(model, Letters(), evidence_of(model, order[:1]), roles=["induction"], top=1)["induction"]
+    label = f"{order[0][0]}.{order[0][1]}"
+    assert found["heads"] == [label]
     assert found["effect"] == pytest.approx(harm[order[0]], abs=1e-6)
     assert found["base"] == pytest.approx(base, abs=1e-6)
-    assert found["verdict"] == ("causal" if strongest and harm[order[0]] > 0 else "correlational")
-    assert found["p"] == (1 / 41 if strongest else 1.0)
-    assert found["random"]["low"] <= found["random"]["mean"] <= found["random"]["max"]
+    assert found["silenced"] == pytest.approx(base + harm[order[0]], abs=1e-6)
+    # The site has 23 other heads, and all of them are drawn.
+    assert found["draws"] == 23
+    others = [value for head, value in harm.items() if head[0] == order[0][0] and head != order[0]]
+    assert found["as_harmful"] == (0 if strongest else 23)
+    assert found["p"] == (1 / 24 if strongest else 1.0)
+    assert found["random"]["mean"] == pytest.approx(np.mean(others), abs=1e-6)
+    assert found["random"]["max"] == pytest.approx(max(others), abs=1e-6)
+    assert found["verdict"] == ("causal" if strongest else "correlational")
+    start = f"Causal: without {label} the loss on the second half" if strongest else "Only correlational: without"
+    assert found["says"].startswith(start)
+    assert ("none of 23" in found["says"]) is strongest
 
 
 def test_what_cannot_be_tested_says_why():
     heads = [("0", 0)]
     model = model_of()
     found = intervene(model, Letters(), evidence_of(model, heads, "number"), roles=["number", "induction"])
-    assert found["number"] == {"verdict": "not applicable", "reason": "no behaviour is known for it"}
-    assert found["induction"] == {"verdict": "not applicable", "reason": "no head plays it"}
-    bare = GPT2Model(model.config).eval()
-    assert (
-        "no language-modelling head"
-        in intervene(bare, Letters(), evidence_of(bare, heads), roles=["induction"])["induction"]["reason"]
+    assert [one["verdict"] for one in found.values()] == ["not applicable"] * 2
+    assert found["number"]["says"] == "Not applicable: no behaviour is known for it."
+    assert found["induction"]["reason"] == "no head plays it"
+    for bare, why in (
+        (GPT2Model(model.config).eval(), "the model has no language-modelling head"),
+        (bert_of(BertModel), "the model has no language-modelling head"),
+    ):
+        assert intervene(bare, Letters(), evidence_of(bare, heads), roles=["induction"])["induction"]["reason"] == why
+    filler = bert_of()
+    found = intervene(filler, Letters(), evidence_of(filler, heads), roles=["induction"])
+    assert found["induction"]["reason"] == "the model neither predicts the next token nor fills gaps"
+
+
+def test_every_answer_is_plain_data_with_the_same_keys():
+    model = model_of(heads=24, layers=1)
+    found = intervene(
+        model, Letters(), evidence_of(model, [("0", 0)]), roles=["induction", "coreference", "number"], draws=19
     )
-    bert = BertModel(BertConfig(hidden_size=16, num_hidden_layers=1, num_attention_heads=2, vocab_size=40))
-    assert (
-        "no causal" in intervene(bert, Letters(), evidence_of(bert, heads), roles=["induction"])["induction"]["reason"]
+    assert [one["role"] for one in found.values()] == list(found)
+    assert len({frozenset(one) for one in found.values()}) == 1
+    assert json.loads(json.dumps(found)) == found
+
+
+def test_a_model_without_a_language_head_is_held_to_its_own_task():
+    model = bert_of(BertModel)
+    ids = torch.arange(20)[None]
+    with torch.no_grad():
+        dense = model(ids).last_hidden_state
+
+    def moved(model):
+        with torch.no_grad():
+            return float((model(ids).last_hidden_state - dense).square().mean())
+
+    own = OwnLoss("staying the same", 1, moved)
+    found = intervene(model, Letters(), evidence_of(model, [("0", 3)], "punctuation"), roles=["punctuation"], own=own)
+    one = found["punctuation"]
+    assert (one["probe"], one["count"], one["base"]) == ("task", 1, 0.0)
+    assert one["measured"] == "the loss of its own task (staying the same)"
+    with gated(model, {"0": [3]}):
+        assert one["effect"] == pytest.approx(moved(model))
+    assert one["effect"] > 0
+    assert one["draws"] == 23
+    # One with such a head is asked about words, whatever its own task is.
+    filler = bert_of()
+    texts = repeated_sequences(40, count=4)
+    found = intervene(
+        filler, Gaps(), evidence_of(filler, [("0", 3)], "punctuation"), texts, roles=["punctuation"], own=own
     )
+    assert (found["punctuation"]["probe"], found["punctuation"]["count"]) == ("language", 4)
+
+
+def test_a_model_that_fills_gaps_is_probed_by_gaps():
+    model, tokenizer = bert_of(), Gaps()
+    ids = torch.tensor([[0, 5, 6, 7], [0, 8, 9, 8]])
+    wanted = torch.zeros(2)
+    for row, place in ((r, k) for r in range(2) for k in range(1, 4)):
+        masked = ids[row : row + 1].clone()
+        masked[0, place] = 40
+        with torch.no_grad():
+            wanted[row] += model(masked).logits[0, place].log_softmax(-1)[ids[row, place]]
+
+    class Rows(Gaps):
+        def __call__(self, text):
+            return {"input_ids": ids[int(text)].tolist()}
+
+    found = pseudo_likelihoods(model, Rows(), ["0", "1"], 40, together=4)
+    np.testing.assert_allclose(found, wanted, atol=1e-5)
+    lead = preference(model, Rows(), [Pair("0", "1")], mask=40)
+    assert lead == pytest.approx(float(wanted[0] - wanted[1]), abs=1e-5)
+
+    probe = probe_of("repetition", "gaps", model, tokenizer)
+    again = repeated_sequences(40, reserved=(0,), seed=1, count=16)
+    total, count = 0.0, 0
+    for batch in again:
+        rows = batch.tokens[""].ids
+        # From place 32 on the places are numbered from 1, and rows start one further on each.
+        gaps = [[k >= 32 and (k - 31 + row) % 4 == 0 for k in range(64)] for row in range(len(rows))]
+        gaps = torch.tensor(gaps)
+        with torch.no_grad():
+            logits = model(rows.masked_fill(gaps, 40)).logits
+        total += float(torch.nn.functional.cross_entropy(logits[gaps], rows[gaps], reduction="sum"))
+        count += int(gaps.sum())
+    assert probe.measure() == pytest.approx(total / count, abs=1e-5)
+    assert probe.measured == "the loss on masked tokens of random sequences said twice"
+    assert gap_loss(model, again, 40, lambda tokens: tokens.ids < 0) == 0
+
+
+@pytest.mark.parametrize("role", ["coreference", "previous", "separator"])
+def test_every_probe_runs_on_a_model_that_fills_gaps(role):
+    model = bert_of()
+    texts, pairs = repeated_sequences(40, count=2), [Pair("she ran", "he ran")]
+    found = intervene(model, Gaps(), evidence_of(model, [("0", 0)], role), texts, roles=[role], pairs=pairs, draws=19)
+    found = found[role]
+    assert (found["probe"], found["draws"]) == (PROBES[role], 19)
+    assert np.isfinite([found["base"], found["effect"], found["random"]["max"]]).all()
 
 
 def test_intervening_changes_nothing():
-    model = model_of()
+    model = model_of(heads=24)
     model.train()
     ids = torch.arange(20)[None]
     model.transformer.h[0].eval()
