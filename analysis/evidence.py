@@ -24,7 +24,7 @@ class Evidence:
         heads: (site name, ORIGINAL index) of every head: the head axis of all arrays.
         arrays: by name: `statistics/<name>` `[head]`, `similarity/<measure>` and `…_chance` `[head, head]`,
             `clusters/{label,order,linkage,representative}`, `roles/<role>/{score,chance,excess,low,high,p,q,
-            n,assigned}` `[head]`, `importance/<kind>` `[head]`. NaN: not applicable.
+            n,assigned}` `[head]`, `importance/<kind>` `[head]`, `parts/<name>` `[head, part, 2]` (sums and rows). NaN: not applicable.
         facts: how it was measured, as JSON: model, texts, versions, settings.
 
     >>> evidence = Evidence([("0", 0), ("0", 1)], {"statistics/entropy": np.array([1.0, 2.0])})
@@ -105,7 +105,7 @@ class Evidence:
         try:
             document = json.loads((source / _FACTS).read_text(encoding="utf-8"))
             arrays = load_file(source / _ARRAYS)
-        except (OSError, ValueError, SafetensorError) as error:
+        except (OSError, ValueError, RecursionError, SafetensorError) as error:
             raise BadInput(
                 f"{source}: no evidence there ({error}); expected {_FACTS} and {_ARRAYS} as "
                 "`headwise analyze` writes them"

@@ -20,6 +20,7 @@ from headwise.prune.chance import by_chance
 from headwise.prune.checkpoint import load, save
 from headwise.prune.compensation.undo import given_back
 from headwise.prune.deciding import Judge, decide
+from headwise.prune.drift import head_drift
 from headwise.prune.environment import environment, now
 from headwise.prune.folder import space_told
 from headwise.prune.importance.calibration import Calibration
@@ -137,6 +138,9 @@ def _carry_out(
         **_accuracy(recipe, fitted, dense, smaller, before, material),
         "chance": by_chance(recipe, calibration, evidence, plan, material.evaluation),
     })  # fmt: skip
+    stages.json(
+        "drift.json", lambda: head_drift(dense, smaller, tokenizer, material.evaluation, seed=recipe.seed, **how)
+    )
     speed = stages.json("speed.json", lambda: _speed(recipe, dense, smaller))
     facts = {
         "plan": plan.model_dump(mode="json", by_alias=True), "recipe": recipe.resolved_yaml(),

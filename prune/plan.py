@@ -119,7 +119,7 @@ class Plan(BaseModel):
                 f"{path}:{problem.lineno}: not JSON ({problem.msg}); a plan looks like "
                 '{"schema": 1, "remove": {"3": [1, 7]}}'
             ) from problem
-        except ValueError as problem:
+        except (ValueError, RecursionError) as problem:
             raise BadInput(f"{path}: {problem}") from problem
         try:
             return cls.model_validate(content)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
@@ -14,9 +13,11 @@ from headwise.prune.environment import environment
 from headwise.prune.pipeline import run
 from headwise.prune.recipe import Recipe
 from headwise.prune.recipe_parts import Speed
+from headwise.prune.report.folder import read_json
+from headwise.prune.report.shapes import check_shape
 
-#: Files whose content a repetition must give again, byte for byte.
-_REPEATED = ("plan.json", "proof.json", "compensation.json", "accuracy.json", "evidence/arrays.safetensors")
+#: Files that tell times, or when and where; all others a repetition must give again, byte for byte.
+_OF_THE_DAY = {"environment.json", "speed.json", "latency.json", "report.json"}
 #: Times are no part of what is repeated, so as few as possible are taken.
 _QUICK = Speed(batches=(1,), lengths=(8,), rounds=3, seconds=1)
 
@@ -46,7 +47,10 @@ def verify(folder: str | Path, *, device: str | None = None, trust_remote_code: 
         if not (source / needed).is_file() and not (needed.endswith(".safetensors") and _shards(source)):
             raise BadInput(f"{folder}: no finished run of `prune`: {needed} is missing")
     recipe = Recipe.load(source / "recipe.yaml")
-    made = json.loads((source / "environment.json").read_text(encoding="utf-8"))
+    made = read_json(source / "environment.json")
+    check_shape(source / "environment.json", made, "environment.json")
+    if recipe.model.id is None and not (made.get("model") or {}).get("id"):
+        raise BadInput(f"{folder}: neither recipe.yaml nor environment.json names the model that was pruned")
     if recipe.model.id is None:
         recipe = recipe.model_copy(update={"model": recipe.model.model_copy(update={"id": made["model"]["id"]})})
     with tempfile.TemporaryDirectory() as place:
@@ -54,12 +58,19 @@ def verify(folder: str | Path, *, device: str | None = None, trust_remote_code: 
             recipe.model_copy(update={"speed": _QUICK}), output_dir=Path(place) / "again", device=device,
             trust_remote_code=trust_remote_code,
         ).folder  # fmt: skip
-        files = {name: _digest(source / name) == _digest(again / name) for name in _REPEATED}
+        files = {name: _digest(source / name) == _digest(again / name) for name in _repeated(source, again)}
         weights = {"run": _weights(source), "again": _weights(again)}
     return {
         "run": str(folder), "same": files["plan.json"] and weights["run"] == weights["again"], "files": files,
         "weights": weights, "differs": _differences(made),
     }  # fmt: skip
+
+
+def _repeated(*folders: Path) -> list[str]:
+    """Names of the files that must agree: those that either run has, the plan first."""
+    found = {path.name for folder in folders for path in folder.glob("*.json")} - _OF_THE_DAY
+    evidence = {f"evidence/{path.name}" for folder in folders for path in (folder / "evidence").glob("*")}
+    return ["plan.json", *sorted((found | evidence) - {"plan.json"})]
 
 
 def _shards(folder: Path) -> list[Path]:

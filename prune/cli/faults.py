@@ -29,6 +29,8 @@ def explain(error: Exception, debug: str = "HEADWISE_DEBUG") -> tuple[str, int]:
         return "out of memory; lower --batch-size, --max-length, or the recipe's data.batch_size", 2
     if isinstance(error, OSError):
         return _about_files(error), 2
+    if isinstance(error, RecursionError) and "JSON" in str(error):
+        return f"a JSON file is nested too deeply to be what it should be ({_short(error)})", 2
     message = (
         f"internal fault: {type(error).__name__}: {_short(error)}\nThis is a defect of headwise; "
         f"run again with {debug}=1 (or `headwise --debug …`) for the traceback, and report it."

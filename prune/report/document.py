@@ -192,6 +192,29 @@ class Role:
 
 
 @dataclass(frozen=True)
+class Tested:
+    """A role tested by silencing its strongest heads, against as many random heads of the same sites.
+
+    Attributes:
+        verdict: `causal`, `correlational` or `not applicable`.
+        reason: why it does not apply, or ``.
+        probe: what was measured, higher = worse.
+        effect: how much worse the probe got; low and high: 95 % of what random heads did.
+    """
+
+    role: str
+    verdict: str
+    reason: str = ""
+    probe: str = ""
+    heads: tuple[str, ...] = ()
+    effect: float | None = None
+    low: float | None = None
+    high: float | None = None
+    draws: int | None = None
+    p: float | None = None
+
+
+@dataclass(frozen=True)
 class Serving:
     """One way to serve the checkpoint."""
 
@@ -221,6 +244,9 @@ class Report:
         accuracy, speed, compensation, proof: the folder's JSON files as they stand, `{}` where absent.
         environment: (what, value) in reading order.
         score_name: what `Head.score` is.
+        tested: roles tested by intervention, where that was asked for.
+        stability, latency, drift: how firm the ranking is, what was forecast, what the kept heads do after the
+            cut; the folder's files as they stand, `{}` where absent.
         plan: what the plan says beside the heads: budget, expected, made_with.
         recipe: the recipe as text.
         notes: what is missing from the folder or must be known to read the page.
@@ -235,10 +261,14 @@ class Report:
     score_name: str = ""
     similarity: Similarity | None = None
     roles: tuple[Role, ...] = ()
+    tested: tuple[Tested, ...] = ()
     accuracy: dict[str, Any] = field(default_factory=dict)
     speed: dict[str, Any] = field(default_factory=dict)
     compensation: dict[str, Any] = field(default_factory=dict)
     proof: dict[str, Any] = field(default_factory=dict)
+    stability: dict[str, Any] = field(default_factory=dict)
+    latency: dict[str, Any] = field(default_factory=dict)
+    drift: dict[str, Any] = field(default_factory=dict)
     plan: dict[str, Any] = field(default_factory=dict)
     serving: tuple[Serving, ...] = ()
     loading: tuple[Snippet, ...] = ()

@@ -13,6 +13,9 @@ import numpy as np
 from headwise.analysis.errors import BadInput
 from headwise.analysis.evidence import Evidence
 from headwise.prune.plan import Plan
+from headwise.prune.recipe_errors import RecipeError
+from headwise.prune.recipe_text import read, read_file
+from headwise.prune.report.shapes import check_arrays, check_heads, check_shape
 
 
 @dataclass(frozen=True)
@@ -30,6 +33,9 @@ class Folder:
     compensation: Mapping[str, Any] = field(default_factory=dict)
     accuracy: Mapping[str, Any] = field(default_factory=dict)
     speed: Mapping[str, Any] = field(default_factory=dict)
+    stability: Mapping[str, Any] = field(default_factory=dict)
+    latency: Mapping[str, Any] = field(default_factory=dict)
+    drift: Mapping[str, Any] = field(default_factory=dict)
     recipe: Mapping[str, Any] = field(default_factory=dict)
     recipe_text: str = ""
     checkpoint: frozenset[str] = frozenset()
@@ -63,7 +69,8 @@ def read_folder(path: Path) -> Folder:
         )
     plan = _plan(path / "plan.json")
     measured = (path / "evidence" / "evidence.json").is_file()
-    evidence = Evidence.load(path / "evidence") if measured else Evidence(_heads_of_plan(plan))
+    evidence = _evidence(path / "evidence") if measured else Evidence(_heads_of_plan(plan))
+    check_heads(path, plan.get("remove", {}), evidence.heads)
     recipe_text, recipe = _recipe(path / "recipe.yaml")
     checkpoint = path / "checkpoint"
     return Folder(
@@ -72,12 +79,15 @@ def read_folder(path: Path) -> Folder:
         heads=tuple(evidence.heads),
         arrays=evidence.arrays,
         facts=evidence.facts,
-        environment=read_json(path / "environment.json"),
+        environment=_file(path, "environment.json"),
         plan=plan,
-        proof=read_json(path / "proof.json"),
-        compensation=read_json(path / "compensation.json"),
-        accuracy=read_json(path / "accuracy.json"),
-        speed=read_json(path / "speed.json"),
+        proof=_file(path, "proof.json"),
+        compensation=_file(path, "compensation.json"),
+        accuracy=_file(path, "accuracy.json"),
+        speed=_file(path, "speed.json"),
+        stability=_file(path, "stability.json"),
+        latency=_file(path, "latency.json"),
+        drift=_file(path, "drift.json"),
         recipe=recipe,
         recipe_text=recipe_text,
         checkpoint=frozenset(f.name for f in checkpoint.iterdir()) if checkpoint.is_dir() else frozenset(),
@@ -97,10 +107,27 @@ def read_json(path: Path) -> dict[str, Any]:
         return {}
     try:
         found = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as problem:
+    except (OSError, ValueError, RecursionError) as problem:
         raise BadInput(f"{path}: cannot be read as JSON ({problem}); restore the file or run again") from problem
     if not isinstance(found, dict):
         raise BadInput(f"{path}: holds a {type(found).__name__}, expected an object; restore the file or run again")
+    return found
+
+
+def _file(folder: Path, name: str) -> dict[str, Any]:
+    """A JSON file of the run in the form that pages read."""
+    found = read_json(folder / name)
+    if found:
+        check_shape(folder / name, found, name)
+    return found
+
+
+def _evidence(folder: Path) -> Evidence:
+    found = Evidence.load(folder)
+    if not isinstance(found.facts, dict):
+        raise BadInput(f"{folder / 'evidence.json'}: facts: expected an object; restore the file or run again")
+    check_shape(folder / "evidence.json", found.facts, "evidence/evidence.json")
+    check_arrays(folder, found.arrays, len(found.heads))
     return found
 
 
@@ -114,15 +141,11 @@ def _heads_of_plan(plan: Mapping[str, Any]) -> list[tuple[str, int]]:
 
 
 def _recipe(path: Path) -> tuple[str, dict[str, Any]]:
-    """The recipe as text and as data."""
+    """The recipe as text and as data, read as carefully as any recipe."""
     if not path.is_file():
         return "", {}
-    from ruamel.yaml import YAML
-    from ruamel.yaml.error import YAMLError
-
-    try:
-        text = path.read_text(encoding="utf-8")
-        found = YAML(typ="safe", pure=True).load(text)
-    except (OSError, ValueError, YAMLError) as problem:
-        raise BadInput(f"{path}: cannot be read as YAML ({problem}); restore the file or run again") from problem
-    return text, found if isinstance(found, dict) else {}
+    text = read_file(path)
+    source = read(text, str(path))
+    if source.mistakes:
+        raise RecipeError(source.mistakes, str(path))
+    return text, source.data

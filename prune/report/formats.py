@@ -132,7 +132,7 @@ def percent_change(before: Number, after: Number) -> str:
     >>> percent_change(200, 150), percent_change(0, 1)
     ('−25.0 %', '–')
     """
-    if not before or after is None:
+    if not before or after is None or not math.isfinite(before) or not math.isfinite(after):
         return MISSING
     change = 100 * (after - before) / before
     sign = "+" if change > 0 else ""
@@ -145,7 +145,7 @@ def count(value: Number) -> str:
     >>> count(22713216)
     '22,713,216'
     """
-    return MISSING if value is None else f"{int(value):,}"
+    return MISSING if value is None or not math.isfinite(value) else f"{int(value):,}"
 
 
 def large(value: Number) -> str:
@@ -154,7 +154,7 @@ def large(value: Number) -> str:
     >>> large(5.52e9), large(12000)
     ('5.52 × 10⁹', '12,000')
     """
-    if value is None or abs(value) < 1e6:
+    if value is None or not abs(value) >= 1e6 or not math.isfinite(value):
         return count(value)
     return _power(float(value), 3)
 
@@ -165,7 +165,7 @@ def size(value: Number) -> str:
     >>> size(90852864), size(512)
     ('90.9 MB', '512 B')
     """
-    if value is None:
+    if value is None or not math.isfinite(value):
         return MISSING
     amount = float(value)
     for name in ("B", "kB", "MB", "GB"):

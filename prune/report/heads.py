@@ -79,7 +79,7 @@ def place(site: str, facts: Mapping[str, Any]) -> tuple[str, int]:
     track, _, last = site.rpartition(".")
     known = next((s for s in facts.get("sites", ()) if isinstance(s, dict) and s.get("name") == site), {})
     layer = known.get("layer", last)
-    return track, int(layer) if str(layer).isdigit() else 0
+    return track, int(layer) if str(layer).isdecimal() else 0
 
 
 def scores_of(folder: Folder) -> tuple[np.ndarray, str]:

@@ -7,6 +7,8 @@ from typing import Any
 
 from headwise.prune.report.colours import RoleColour
 from headwise.prune.report.document import Report
+from headwise.prune.report.firm import firmness, strayed
+from headwise.prune.report.timings import conditions, timings, writing
 from headwise.prune.report.verdict import significant
 from headwise.prune.report.words import about, chance, changed, drift, flips, per_class, reasons, sizes
 
@@ -35,7 +37,11 @@ def page_of(report: Report, colours: Mapping[str, RoleColour]) -> dict[str, Any]
         "a_changed": changed(report.accuracy),
         "with_chance": bool(similarity and any(pair.chance is not None for pair in similarity.pairs)),
         "per_class": per_class(report.accuracy),
-        "sizes": sizes(report.speed),
+        "sizes": [*sizes(report.speed), *writing(report.speed)],
+        "timings": timings(report.speed),
+        "conditions": conditions(report.speed),
+        "firmness": firmness(report),
+        "strayed": strayed(report),
         "other_measures": list(similarity.pairs[0].others) if similarity and similarity.pairs else [],
         "clusters": clusters[:CLUSTER_ROWS],
         "more_clusters": max(0, len(clusters) - CLUSTER_ROWS),

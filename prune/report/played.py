@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
-from headwise.prune.report.document import Evidence, Head, Role
+from headwise.prune.report.document import Evidence, Head, Role, Tested
 from headwise.prune.report.folder import Folder
 from headwise.prune.report.heads import finite, role_names
 
@@ -17,6 +18,34 @@ def roles_in(folder: Folder, heads: Sequence[Head]) -> tuple[Role, ...]:
     """Every role that was looked for, also those that no head plays; the most played first."""
     roles = [_role(folder, heads, name) for name in role_names(folder)]
     return tuple(sorted(roles, key=lambda role: (-role.heads, role.name)))
+
+
+def tested_in(folder: Folder) -> tuple[Tested, ...]:
+    """Roles whose heads were silenced to see whether they matter, those with a verdict first.
+
+    >>> facts = {"interventions": {"broad": {"verdict": "not applicable", "reason": "no head plays it"}}}
+    >>> tested_in(Folder("run", ".", (), facts=facts))[0].reason
+    'no head plays it'
+    """
+    found = [_tested(role, said) for role, said in (folder.facts.get("interventions") or {}).items()]
+    order = ("causal", "correlational")
+    return tuple(sorted(found, key=lambda t: (order.index(t.verdict) if t.verdict in order else len(order), t.role)))
+
+
+def _tested(role: str, said: Mapping[str, Any]) -> Tested:
+    others = said.get("random") or {}
+    return Tested(
+        role=role,
+        verdict=str(said["verdict"]),
+        reason=str(said.get("reason") or ""),
+        probe=str(said.get("probe") or ""),
+        heads=tuple(said.get("heads") or ()),
+        effect=said.get("effect"),
+        low=others.get("low"),
+        high=others.get("high"),
+        draws=said.get("draws"),
+        p=said.get("p"),
+    )
 
 
 def _role(folder: Folder, heads: Sequence[Head], name: str) -> Role:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -28,11 +29,13 @@ _NAMES = (
 )
 
 
+@cache
 def html_environment() -> Environment:
     """Everything printed is escaped for HTML, control characters are shown."""
     return _environment(autoescape=True, finalize=_shown)
 
 
+@cache
 def markdown_environment() -> Environment:
     """Everything printed is escaped for Markdown but what the template made itself."""
     return _environment(autoescape=False, finalize=_in_markdown)

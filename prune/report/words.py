@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from datetime import datetime, timedelta
 from typing import Any
 
+from headwise.prune.recipe_text import read
 from headwise.prune.report import formats
 from headwise.prune.report.document import Report
 
@@ -157,25 +158,24 @@ def sizes(speed: Mapping[str, Any]) -> list[tuple[str, str, str, str]]:
         "parameters": formats.count,
         "operations": formats.large,
         "bytes": formats.size,
+        "memory": formats.size,
         "cache_bytes": formats.size,
     }
+    names = {"memory": "peak memory of a forward pass"}
     rows = []
     for name, form in shown.items():
         found = speed.get(name)
         if isinstance(found, Mapping) and found.get("dense") is not None:
             dense, cut = found["dense"], found.get("cut")
-            label = name.replace("_", " ")
+            label = names.get(name, name.replace("_", " "))
             rows.append((label, form(dense), form(cut), formats.percent_change(dense, cut)))
     return rows
 
 
 def _description(recipe: str) -> list[str]:
-    """The recipe's first line of description."""
-    for line in recipe.splitlines():
-        name, _, text = line.partition(":")
-        if name == "description":
-            return [text.strip().strip("\"'")]
-    return []
+    """The first line of the recipe's description, if it has one."""
+    found = read(recipe).data.get("description") if recipe else None
+    return [line for line in map(str.strip, str(found or "").splitlines()) if line][:1]
 
 
 def _plain(value: Any) -> bool:

@@ -269,3 +269,41 @@ def hostile_run(folder: Path) -> Path:
     arrays[f"roles/{role}/assigned"][:] = True
     save_file(arrays, path)
     return run
+
+
+def write_extras(run: Path) -> Path:
+    """What only some runs leave, added to a whole run: all that a report can show."""
+    times = {"dense_ms": {"median": 3.0, "low": 2.9, "high": 3.1}, "cut_ms": {"median": 2.0, "low": 1.9, "high": 2.1}}
+    timed = times | {"ratio": {"median": 1.5, "low": 1.4, "high": 1.6}, "significant": True}
+    writing = {
+        "batch": 1, "length": 32, "new_tokens": 16, "prefill": timed, "decode": timed | {"significant": False},
+        "tokens_per_second": {"dense": 100.0, "cut": 125.0}, "cache_bytes": {"dense": 4096, "cut": 2048},
+    }  # fmt: skip
+    edited(
+        run / "speed.json", attention={**timed, "operation_ratio": 1.75, "blocks": ["a"]}, generation=[writing],
+        memory={"dense": 5_000_000, "cut": 4_000_000}, kernel="sdpa", dtype="float32", device="cpu", compiled=None,
+    )  # fmt: skip
+    facts = json.loads((run / "evidence" / "evidence.json").read_text())
+    facts["facts"]["interventions"] = {
+        "previous": {
+            "probe": "repetition", "verdict": "causal", "heads": ["0.1", "0.2"], "base": 1.0, "silenced": 2.5,
+            "effect": 1.5, "random": {"mean": 0.1, "low": 0.0, "high": 0.3, "max": 0.4}, "draws": 50, "p": 0.0196,
+        },
+        "broad": {"verdict": "not applicable", "reason": "no behaviour is known for it"},
+    }  # fmt: skip
+    write_json(run / "evidence" / "evidence.json", facts)
+    write_json(
+        run / "stability.json",
+        {"schema": 1, "score": "gradient", "tau": 0.81, "low": 0.77, "high": 0.85, "resamples": 20, "how": "by text"},
+    )
+    write_json(
+        run / "drift.json",
+        {
+            "schema": 1, "texts": 64, "heads": 2, "looked_for": ["self"], "roles": {"self": {"before": 1, "after": 0}},
+            "changed": [{"head": "0.1", "before": ["self"], "after": [], "excess": {"self": [0.31, 0.002]}}],
+            "statistics": {"entropy": {"before": 1.5, "after": 1.75, "moved": 0.25,
+                                       "most": {"head": "0.2", "before": 1.0, "after": 1.9}}},
+        },
+    )  # fmt: skip
+    write_json(run / "latency.json", {"schema": 1})
+    return run

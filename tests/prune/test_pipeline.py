@@ -27,10 +27,19 @@ from tests.prune.tiny_run import checkpoint, settings, table, tokenizer
 
 FILES = {
     "recipe.yaml", "environment.json", "evidence", "plan.json", "proof.json", "compensation.json", "accuracy.json",
-    "speed.json", "checkpoint", "report.html", "report.md", "report.json",
+    "drift.json", "speed.json", "checkpoint", "report.html", "report.md", "report.json",
 }  # fmt: skip
 #: What a run decides and makes; times aside, all of it must be repeatable.
-STAGES = ("evidence", "plan.json", "proof.json", "compensation.json", "accuracy.json", "speed.json", "checkpoint")
+STAGES = (
+    "evidence",
+    "plan.json",
+    "proof.json",
+    "compensation.json",
+    "accuracy.json",
+    "drift.json",
+    "speed.json",
+    "checkpoint",
+)
 
 
 @pytest.fixture(scope="module")
@@ -82,6 +91,8 @@ def brief(done, monkeypatch):
 
     monkeypatch.setattr(pipeline, "analyze", lambda *args, **kwargs: done.evidence)
     monkeypatch.setattr(pipeline, "compare_speed", lambda *args, **kwargs: done.speed)
+    drift = json.loads((done.folder / "drift.json").read_text())
+    monkeypatch.setattr(pipeline, "head_drift", lambda *args, **kwargs: drift)
 
 
 # --- what a run writes -------------------------------------------------------------------------------------

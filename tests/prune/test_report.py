@@ -281,6 +281,49 @@ def test_optional_fields_may_be_absent(tmp_path: Path) -> None:
     assert "22.0" in pages["md"].read_text()
 
 
+def test_all_that_was_measured_is_on_every_page(tmp_path: Path) -> None:
+    run = fixture.write_extras(fixture.write_run(tmp_path / "run", {"": (2, 4)}))
+    report = content(run)
+    pages = (as_html(report), as_markdown(report).replace("\\", ""))
+    for words in (
+        "attention blocks alone", "1.75×", "time to the first token", "each further token", "peak memory of a forward",
+        "5.0 MB", "tokens a second, 1 × 32", "+25.0 %", "cache of the prompt", "2.0 kB", "kernel sdpa, float32, on cpu",
+        "with 2 threads, not compiled", "Kendall's tau 0.81 (0.77 to 0.85", "By text.", "causal", "0.1, 0.2",
+        "no behaviour is known for it", "Of the 2 heads that stayed, 1 has other roles", "self 0.31 → 0.00", "entropy",
+        "0.2: 1.00 → 1.90",
+    ):  # fmt: skip
+        for page in pages:
+            assert words in page.replace("&#39;", "'"), words
+    found = json.loads(as_json(report))
+    assert found["tested"][0]["role"] == "previous"
+    assert found["tested"][0]["high"] == 0.3
+    assert found["stability"]["tau"] == 0.81
+    assert found["drift"]["changed"][0]["head"] == "0.1"
+    assert found["speed"]["attention"]["operation_ratio"] == 1.75
+    assert found["speed"]["memory"] == {"dense": 5_000_000, "cut": 4_000_000}
+
+
+def test_a_search_that_the_clock_stopped_is_marked(tmp_path: Path) -> None:
+    run = fixture.write_run(tmp_path / "run", {"": (2, 4)})
+    assert "not reproducible" not in as_html(content(run))
+    expected = json.loads((run / "plan.json").read_text())["expected"]
+    fixture.edited(run / "plan.json", expected=expected | {"reproducible": False})
+    report = content(run)
+    assert "It is not reproducible." in as_html(report)
+    assert "It is not reproducible." in as_markdown(report)
+
+
+@pytest.mark.parametrize(
+    ("description", "shown"),
+    [("", None), ("description: ''\n", None), ("description: |\n\n  Two\n  lines: here\n", "recipe: Two")],
+)
+def test_a_recipe_is_described_only_if_it_says_something(tmp_path: Path, description: str, shown: str | None) -> None:
+    run = fixture.write_run(tmp_path / "run", {"": (2, 4)})
+    (run / "recipe.yaml").write_text(f"schema: 1\n{description}score: {{kind: random}}\n")
+    line = as_markdown(content(run)).splitlines()[2]
+    assert (shown in line) if shown else ("recipe:" not in line)
+
+
 def test_writing_replaces_all_three_or_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run = fixture.write_run(tmp_path / "run", {"": (2, 4)})
     pages = write(run)
@@ -305,7 +348,7 @@ def test_writing_replaces_all_three_or_none(tmp_path: Path, monkeypatch: pytest.
     [
         ("accuracy.json", "{", "accuracy.json: cannot be read as JSON"),
         ("speed.json", "[1]", "speed.json: holds a list, expected an object"),
-        ("recipe.yaml", "a: [", "recipe.yaml: cannot be read as YAML"),
+        ("recipe.yaml", "a: [", "recipe.yaml:1: not YAML"),
         ("evidence/arrays.safetensors", "no", "evidence"),
         ("plan.json", '{"schema": 1, "remvoe": {}}', "plan.json is not a valid plan"),
     ],

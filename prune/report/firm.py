@@ -1,0 +1,94 @@
+"""How firm the decision is, and what the heads that stayed do after it, in words."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from headwise.prune.report import formats
+from headwise.prune.report.document import Report
+
+
+def firmness(report: Report) -> list[str]:
+    """Sentences about how well the decision would repeat: on other texts, and on another day.
+
+    >>> from headwise.prune.report.document import Verdict
+    >>> facts = {"tau": 0.8, "low": 0.75, "high": 0.85, "resamples": 20, "score": "gradient"}
+    >>> firmness(Report("prune", "run", {}, Verdict(""), stability=facts))[0][:60]
+    'How firm is the ranking? On resampled texts (20 times) the o'
+    """
+    found = []
+    if report.stability:
+        found.append(_ranking(report.stability))
+    if (report.plan.get("expected") or {}).get("reproducible") is False:
+        found.append(
+            "The search for this plan was stopped by the clock: another run, or another machine, may get further "
+            "and decide otherwise. It is not reproducible."
+        )
+    return found
+
+
+def _ranking(found: Mapping[str, Any]) -> str:
+    if found.get("tau") is None or not found.get("resamples"):
+        return f"How firm is the ranking? {_sentence(str(found.get('how') or 'it was not tried on other texts'))}"
+    tau, low, high = (formats.fixed(found.get(name)) for name in ("tau", "low", "high"))
+    score = f" by {found['score']}" if found.get("score") else ""
+    often = f" ({found['resamples']} times)" if found.get("resamples") else ""
+    how = f" {_sentence(str(found['how']))}" if found.get("how") else ""
+    return (
+        f"How firm is the ranking? On resampled texts{often} the order of the heads{score} agrees with the one that "
+        f"decided by Kendall's tau {tau} ({low} to {high}; 1 = the same order, 0 = unrelated).{how}"
+    )
+
+
+def _sentence(text: str) -> str:
+    text = text.strip().rstrip(".")
+    return f"{text[:1].upper()}{text[1:]}."
+
+
+def strayed(report: Report) -> dict[str, Any]:
+    """What the kept heads do before and after the cut, as tables; {} where nobody looked.
+
+    >>> from headwise.prune.report.document import Verdict
+    >>> facts = {"texts": 64, "heads": 3, "changed": [{"head": "0.1", "before": ["self"], "after": []}]}
+    >>> strayed(Report("prune", "run", {}, Verdict(""), drift=facts))["headline"]
+    'Of the 3 heads that stayed, 1 has other roles in the cut model than in the dense one.'
+    """
+    found = report.drift
+    if not found:
+        return {}
+    changed = found.get("changed") or []
+    has = "has" if len(changed) == 1 else "have"
+    numbers = f"{len(changed)} {has} other roles in the cut model than in the dense one"
+    headline = f"Of the {formats.plural(int(found['heads']), 'head')} that stayed, {numbers if changed else 'none has'}"
+    return {
+        "headline": f"{headline}." if changed else f"{headline} other roles in the cut model than in the dense one.",
+        "changed": [
+            {
+                "head": row["head"],
+                "before": ", ".join(row.get("before") or ()) or "none",
+                "after": ", ".join(row.get("after") or ()) or "none",
+                "excess": "; ".join(_excess(role, pair) for role, pair in (row.get("excess") or {}).items()),
+            }
+            for row in changed
+        ],
+        "roles": [(role, n["before"], n["after"]) for role, n in (found.get("roles") or {}).items()],
+        "statistics": [_statistic(name, said) for name, said in (found.get("statistics") or {}).items()],
+    }
+
+
+def _excess(role: str, pair: list[float | None]) -> str:
+    before, after = (formats.fixed(value) for value in pair)
+    return f"{role} {before} → {after}"
+
+
+def _statistic(name: str, said: Mapping[str, Any]) -> dict[str, str]:
+    most = said.get("most") or {}
+    before, after = (formats.number(most.get(side)) for side in ("before", "after"))
+    return {
+        "name": name.replace("_", " "),
+        "before": formats.number(said.get("before")),
+        "after": formats.number(said.get("after")),
+        "moved": formats.number(said.get("moved")),
+        "most": f"{most['head']}: {before} → {after}" if most.get("head") else formats.MISSING,
+    }
