@@ -411,7 +411,16 @@ def refusal_of(call):
 
 
 def refused_or_right(text, overrides=()):
-    start = time.process_time()
+    took = []
+    while not took or (min(took) >= 1 and len(took) < 3):
+        # What takes long takes long again; a pause for the garbage of thousands of cases does not.
+        start = time.process_time()
+        _refused_or_right(text, overrides)
+        took.append(time.process_time() - start)
+    assert min(took) < 1
+
+
+def _refused_or_right(text, overrides):
     read = []
     refusal = refusal_of(lambda: read.append(Recipe.from_text(text, "fuzz.yaml", overrides)))
     if refusal is None:
@@ -421,7 +430,6 @@ def refused_or_right(text, overrides=()):
     if refusal is not None:
         assert refusal.mistakes
         assert all(printable(line, 10**6) == line for line in str(refusal).split("\n"))
-    assert time.process_time() - start < 1
 
 
 @FUZZ
