@@ -19,10 +19,10 @@ def broad(
 ) -> Measured:
     """Sums of the role `broad` from the statistics `normalised_entropy` and `below_uniform`, by cell.
 
-    Score: entropy over that of the uniform line, log(number of allowed keys). Chance: 1, the uniform line
-    itself, where a head that does nothing lies. Excess: the distance from that line as attention mass that
-    would have to move, at most √(KL/2) by Pinsker's inequality, KL = log(number of allowed keys) − entropy.
-    So a uniform head is not broad, and neither is a focused one (score below 0.8).
+    Score: the distance from the uniform line as attention mass that would have to move, at most √(KL/2) by
+    Pinsker's inequality, KL = log(number of allowed keys) − entropy. Chance: 0, the uniform line itself, where a
+    head that does nothing lies. Eligible are heads whose entropy is at least 0.8 of that line's (it is the
+    statistic `normalised_entropy`). So a uniform head is not broad, and neither is a focused one.
 
     Args:
         entropy: summed normalised entropy and its rows.
@@ -36,8 +36,8 @@ def broad(
     sums, rows = entropy
     total = rows.sum(0)
     with np.errstate(invalid="ignore", divide="ignore"):
-        score = np.where(total > 0, sums.sum(0) / total, np.nan)
+        wide = np.where(total > 0, sums.sum(0) / total, np.nan)
         per_row = np.where(rows > 0, below_uniform[0] / np.where(rows > 0, rows, 1.0), 0.0)
     # What float32 leaves of an indifferent head's distance must not grow under the root.
     excess = np.sqrt(np.where(per_row > _ROUNDING, per_row, 0.0) / 2) * rows
-    return Measured(sums, rows.copy(), excess, rows, np.nan_to_num(score, nan=0.0) >= WIDE)
+    return Measured(excess, np.zeros_like(rows), excess, rows, np.nan_to_num(wide, nan=0.0) >= WIDE)

@@ -212,7 +212,7 @@ class Antecedents(Reducer):
     | `mass_lift` | attention on the antecedents as a share of that on all candidates, over the same of an indifferent head; 1 = none |
     | `pronoun`, `proper`, `nominal` | score by the anaphor's kind |
     | `n` | anaphors judged |
-    | `held_out/score`, `held_out/chance`, `held_out/n` | the same on the templates that were set aside, if any |
+    | `held_out_score`, `held_out_chance`, `held_out_n` | the same on the templates that were set aside, if any |
     """  # noqa: E501
 
     needs = frozenset({"maps"})
@@ -223,7 +223,7 @@ class Antecedents(Reducer):
 
         Args:
             sites: the sites of the model.
-            held_out: names of templates that count towards `held_out/…` alone.
+            held_out: names of templates that count towards `held_out_…` alone.
         """
         self.sites = dict(sites)
         self.held_out = frozenset(held_out)
@@ -319,7 +319,7 @@ class Antecedents(Reducer):
             held = self.by_cell(held_out=True).sum(axis=0)
             rates = _means(held)
             best = np.max([rates[_SUMS.index(name)] for name in BASELINES], axis=0)
-            found |= {"held_out/score": rates[1], "held_out/chance": best, "held_out/n": held[0]}
+            found |= {"held_out_score": rates[1], "held_out_chance": best, "held_out_n": held[0]}
         return {f"roles/coreference/{name}": np.asarray(value) for name, value in found.items()}
 
 

@@ -158,8 +158,8 @@ def test_a_causal_site_finds_the_same_antecedents():
 def test_held_out_templates_are_kept_apart():
     found, _ = look(coreference_set(), size=100, held_out=HELD_OUT)
     assert found["n"][0] == len(coreference_set("dev"))
-    assert found["held_out/n"][0] == len(coreference_set("held-out"))
-    assert found["held_out/score"][GOLD] == 1
+    assert found["held_out_n"][0] == len(coreference_set("held-out"))
+    assert found["held_out_score"][GOLD] == 1
     dev, _ = look(coreference_set("dev"), size=100)
     np.testing.assert_allclose(found["score"], dev["score"])
 

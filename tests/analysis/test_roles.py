@@ -195,6 +195,10 @@ def test_broad_is_neither_uniform_nor_focused():
     n = np.log(64)
     below = np.array([0.0, 0.002, 0.3, 2.0]) * np.random.default_rng(0).uniform(0.9, 1.1, size=(40, 1))
     sums = broad(((1 - below / n) * rows, rows), (below * rows, rows))
+    tested = inferred(sums)
+    np.testing.assert_allclose(tested["score"], np.sqrt(below / 2).mean(0), atol=1e-9)
+    assert tested["chance"].tolist() == [0.0] * 4
+    np.testing.assert_allclose(tested["score"] - tested["chance"], tested["excess"])
     assert assign({"broad": inferred(sums)}, ROLES)["roles/broad/assigned"].tolist() == [False, False, True, False]
 
 
