@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import inspect
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -64,6 +65,7 @@ class Batch:
         tokens: stream name to tokens: `` for the only or the encoder stream, `decoder` for a decoder's.
         index: each row's position in the corpus (batches are sorted by length).
         targets: for encoder-decoders, the token that each decoder position should predict, -100 for none.
+        width: of images and clips, positions of the longest attention block, which no tokens tell; else 0.
     """
 
     inputs: dict[str, Tensor]
@@ -71,6 +73,7 @@ class Batch:
     tokens: dict[str, Tokens]
     index: tuple[int, ...] = ()
     targets: Int[Tensor, "batch token"] | None = None
+    width: int = 0
 
 
 def token_limit(tokenizer: Any, model: Any = None, max_length: int | None = None) -> int | None:
@@ -102,7 +105,8 @@ def _counts_positions_itself(module: Any) -> bool:
     return hasattr(type(module), "create_position_ids_from_input_ids")
 
 
-def _accepted(model: Any) -> set[str]:
+def accepted(model: Any) -> set[str]:
+    """Names of what a model's forward takes."""
     return set(inspect.signature(model.forward).parameters)
 
 
@@ -144,12 +148,20 @@ class Batches:
             # Longest first: a batch that does not fit in memory fails at once, not at the end.
             order.sort(key=lambda i: (-lengths[i], i))
         self._order = order
-        self._accepted = _accepted(model) if model is not None else None
+        self._accepted = accepted(model) if model is not None else None
         self._is_pair = model is not None and bool(getattr(model.config, "is_encoder_decoder", False))
         self._left, self._positions = self._padding()
 
     def __len__(self) -> int:
         return -(-len(self._order) // self.batch_size)
+
+    @property
+    def mark(self) -> str:
+        """Sixteen hex digits that name the texts and their tokens, in the order in which they come."""
+        digest = hashlib.sha256()
+        for i in self._order:
+            digest.update(self.corpus.texts[i].id.encode() + self._rows[i].ids.tobytes())
+        return digest.hexdigest()[:16]
 
     def __iter__(self) -> Iterator[Batch]:
         for start in range(0, len(self._order), self.batch_size):
@@ -241,9 +253,11 @@ def batches(
     the attention mask hides it, and the tokenizer is left as it was), padding left or right. A tokenizer
     without character offsets (a "slow" one) gives tokens without words: `words` -1, `offsets` 0.
 
+    Images and clips go through the checkpoint's processor instead; clips of one length share a batch.
+
     Args:
         corpus: the texts; pairs go to the tokenizer as pairs.
-        tokenizer: of the checkpoint.
+        tokenizer: of the checkpoint; its processor for images and clips.
         batch_size: texts a batch.
         max_length: the most tokens a text; longer ones are truncated and counted in `Batches.truncated`.
         device: where the tensors go; the model's by default.
@@ -262,6 +276,10 @@ def batches(
     >>> [b.inputs["input_ids"].tolist() for b in batches(Corpus([Text("a"), Text("a b")]), tokenizer)]
     [[[1, 2], [1, 0]]]
     """
+    if any(text.media is not None for text in corpus.texts):
+        from headwise.analysis.media_batching import MediaBatches
+
+        return MediaBatches(corpus, tokenizer, batch_size=batch_size, device=device, sort=sort, model=model)
     return Batches(
         corpus,
         tokenizer,

@@ -164,7 +164,7 @@ class _Choice:
     def __call__(self, batch: Batch) -> bool:
         if self.always or self.can is False:
             return self.always
-        length = max((tokens.valid.shape[1] for tokens in batch.tokens.values()), default=1)
+        length = max((batch.width, 1, *(tokens.valid.shape[1] for tokens in batch.tokens.values())))
         heads = sum(site.heads for site in self.sites.values())
         if len(batch.texts) * map_bytes(heads, length) <= self.memory:
             return False

@@ -92,8 +92,8 @@ def _lengths(batch: Batch) -> list[int]:
     """The longest stream of every text."""
     counts = [tokens.valid.sum(1) for tokens in batch.tokens.values()]
     if not counts:
-        return [1] * len(batch.texts)
-    return [max(1, int(count)) for count in torch.stack(counts).amax(0)]
+        return [max(1, batch.width)] * len(batch.texts)
+    return [max(1, batch.width, int(count)) for count in torch.stack(counts).amax(0)]
 
 
 def _rows(batch: Batch, rows: slice, most: int | None = None) -> Batch:

@@ -10,6 +10,8 @@ from typing import Any
 
 from headwise.analysis.embedded_text import embedded_corpus
 from headwise.analysis.errors import BadInput
+from headwise.analysis.media import Media
+from headwise.analysis.media_tables import dataset_table, folder_table, kind_of
 from headwise.analysis.tables import FORMATS, Table, open_table
 from headwise.analysis.texts import Corpus, Label, Text
 
@@ -17,6 +19,8 @@ Column = str | int
 #: Names that text columns usually go by, tried in this order when none is given.
 _TEXT_NAMES = ("text", "sentence", "content", "review", "sentence1", "premise", "question")
 _EMBEDDED = "embedded"
+#: The split that data without splits has, and the column that says the class of images and clips.
+_TRAIN, _LABEL = "train", "label"
 
 
 def read_source(
@@ -56,7 +60,7 @@ def read_source(
             _refuse_columns(source, text=text, label=label, pair=pair)
             return read_texts(path)
         return read_table(path, text, label, pair, header=header)
-    return read_dataset(source, split=split or "train", text=text, label=label, pair=pair, revision=revision)
+    return read_dataset(source, split=split or _TRAIN, text=text, label=label, pair=pair, revision=revision)
 
 
 def read_texts(path: str | Path) -> Corpus:
@@ -116,24 +120,49 @@ def read_dataset(
 ) -> Corpus:
     """One split of a data set: `owner/name[:config]` on the hub, or a local folder.
 
-    A local folder is what `save_to_disk` wrote, or holds data files that `datasets` understands. No code of
-    a data set is ever run. Classes that the data set names become those names, in `label_names` their order;
-    its "no label" (-1) counts as skipped.
+    A local folder is what `save_to_disk` wrote, holds data files that `datasets` understands, or images or
+    clips with a class a sub-folder (or a `metadata.csv`). No code of a data set is ever run. Classes that the
+    data set names become those names, in `label_names` their order; its "no label" (-1) counts as skipped.
+    Images and clips take the column `label` for their class where none is named.
 
     Raises:
         BadInput: no such data set, configuration, split or column, or no network to fetch it.
     """
     if config is None and ":" in name and not Path(name).expanduser().exists():
         name, config = name.rsplit(":", 1)
+    if (folder := _media_folder(name, split)) is not None:
+        kind = kind_of(folder)
+        if kind is not None:
+            return _corpus(folder_table(folder, kind), f"{name} [{split}]", text, label, pair)
     rows = _load(name, config, split, revision)
     source = name + (f":{config}" if config else "") + f" [{split}]" + (f" @{revision}" if revision else "")
-    table = Table(list(rows.column_names), lambda i: rows[rows.column_names[i]][:])
+    plain = Table(list(rows.column_names), lambda i: rows[rows.column_names[i]][:])
+    pictured = dataset_table(rows)
+    table = pictured or plain
     names: list[str] = []
+    if label is None and pictured is not None and _LABEL in table.columns:
+        label = _LABEL
     if label is not None:
         feature = rows.features[table.columns[table.find(label, source, "label")]]
         # A list of classes (tags of words, several labels of a text) names them in its inner feature.
         names = list(getattr(feature, "names", None) or getattr(getattr(feature, "feature", None), "names", None) or [])
     return _corpus(table, source, text, label, pair, names)
+
+
+def _media_folder(name: str, split: str) -> Path | None:
+    """The folder that may hold images or clips: that of the split, or the whole where it has no splits.
+
+    Raises:
+        BadInput: a split is asked of a folder that has images or clips, and no such sub-folder.
+    """
+    folder = Path(name).expanduser()
+    if not folder.is_dir() or any((folder / mark).is_file() for mark in ("dataset_dict.json", "state.json")):
+        return None
+    if (folder / split).is_dir():
+        return folder / split
+    if split != _TRAIN and kind_of(folder) is not None:
+        raise BadInput(f"{name}: no split {split!r}; it would be the sub-folder {folder / split}")
+    return folder
 
 
 def _load(name: str, config: str | None, split: str, revision: str | None) -> Any:
@@ -192,26 +221,35 @@ def _corpus(
     names: Sequence[str] = (),
 ) -> Corpus:
     where = table.find(_guess_text(table, source) if text is None else text, source, "text")
+    seen = table.columns[where] if table.columns[where] in table.media else ""
+    if seen and label is None and _LABEL in table.columns:
+        label = _LABEL
     firsts = table.values(where)
+    called = table.values(table.columns.index("path")) if seen and "path" in table.columns else range(len(firsts))
     seconds = None if pair is None else table.values(table.find(pair, source, "pair"))
     labels = None if label is None else _labels(table.values(table.find(label, source, "label")), names)
     skipped: Counter[str] = Counter(table.skipped)
     texts = []
     for i, value in enumerate(firsts):
-        first = _as_text(value, source, table.columns[where], i)
+        media = value if isinstance(value, Media) else None
+        first = _as_text(value, source, table.columns[where], i) if not seen else str(called[i]) if media else ""
         second = None if seconds is None else _as_text(seconds[i], source, str(pair), i)
-        if not first or second == "":
+        if seen and media is None:
+            skipped[f"unreadable {seen}"] += 1
+        elif not first or second == "":
             skipped["empty text"] += 1
         elif labels is not None and labels[i] is None:
             skipped["no label"] += 1
         else:
-            texts.append(Text(first, second, labels[i] if labels is not None else None))
+            texts.append(Text(first, second, labels[i] if labels is not None else None, media=media))
     if not texts:
         raise BadInput(f"{source}: no usable row (skipped: {dict(skipped) or 'none'})")
     return Corpus(texts, source, dict(skipped), tuple(names), table.notes)
 
 
 def _guess_text(table: Table, source: str) -> str | int:
+    if table.media:
+        return table.media[0]
     if len(table.columns) == 1:
         return 0
     for name in _TEXT_NAMES:

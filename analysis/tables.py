@@ -41,12 +41,14 @@ class Table:
         values: gives one column's values by its position.
         notes: what a reader should know about how the file was read.
         skipped: rows left out, by reason.
+        media: the columns that hold images or clips, None where one cannot be read.
     """
 
     columns: list[str]
     values: Callable[[int], Sequence[Any]]
     notes: tuple[str, ...] = ()
     skipped: dict[str, int] = field(default_factory=dict)
+    media: tuple[str, ...] = ()
 
     def find(self, column: str | int, where: str, role: str) -> int:
         """Position of a column given by name or by number (-1 is the last).

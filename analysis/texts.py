@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from headwise.analysis.errors import BadInput
+from headwise.analysis.media import Media
 
 Label = str | int | float
 
@@ -19,13 +20,14 @@ MOST_OVERLAP = 0.05
 
 @dataclass(frozen=True)
 class Text:
-    """One example: a text, perhaps with a second text, a label and gold annotations.
+    """One example: a text, an image or a clip, perhaps with a second text, a label and gold annotations.
 
     Attributes:
-        text: the text itself.
+        text: the text itself; the name of an image or clip.
         pair: a second text that belongs to it (a hypothesis, an answer), if any.
         label: the class (a name or a number) or the value to predict, if any.
         links: gold annotations that some roles need, in the form of `headwise.analysis.annotations`.
+        media: the image or clip that stands for the text, if any.
 
     >>> Text("a dog").id == Text("a dog", label="animal").id
     True
@@ -35,11 +37,13 @@ class Text:
     pair: str | None = None
     label: Label | None = None
     links: Any = None
+    media: Media | None = None
 
     @property
     def id(self) -> str:
-        """Sixteen hex digits that name the content (text and pair; labels and annotations do not count)."""
-        content = self.text if self.pair is None else f"{self.text}\0{self.pair}"
+        """Sixteen hex digits that name the content (labels and annotations do not count, nor an image's name)."""
+        first = self.text if self.media is None else f"{self.media.kind}\0{self.media.digest}"
+        content = first if self.pair is None else f"{first}\0{self.pair}"
         return hashlib.sha256(content.encode("utf-8", "surrogatepass")).hexdigest()[:16]
 
 

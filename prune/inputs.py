@@ -1,4 +1,4 @@
-"""Inputs for timing a model: token ids of any batch and length, made from the config alone."""
+"""Inputs for timing a model: token ids of any batch and length, or images and waves, made from the config alone."""
 
 from __future__ import annotations
 
@@ -8,15 +8,21 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from headwise.analysis import synthetic
 from headwise.analysis.batching import token_limit
 from headwise.analysis.errors import BadInput
+from headwise.analysis.media_batching import positions_of
+
+#: Samples of a wave that is timed: five seconds for a model that hears 16,000 a second, as nearly all do.
+_WAVE = 80_000
 
 
 def synthetic_inputs(model: nn.Module, batch: int, length: int, seed: int = 0) -> dict[str, Tensor]:
     """Keyword arguments for one forward pass: full rows of ordinary token ids, no padding.
 
     What the ids are does not change the work; special ids are left out, because some models count positions
-    or pool by them. An encoder-decoder reads and writes `length` tokens.
+    or pool by them. An encoder-decoder reads and writes `length` tokens. A model that sees or hears gets images
+    of its own size, or five seconds of noise, whatever the length.
 
     Raises:
         BadInput: the model's config knows no vocabulary: give inputs of your own.
@@ -27,6 +33,8 @@ def synthetic_inputs(model: nn.Module, batch: int, length: int, seed: int = 0) -
     >>> synthetic_inputs(model, batch=2, length=5)["input_ids"].shape
     torch.Size([2, 5])
     """
+    if not reads(model):
+        return _shown(model, batch, seed)
     config: Any = getattr(model, "config", None)
     vocabulary = getattr(config.get_text_config(), "vocab_size", None) if config is not None else None
     if not isinstance(vocabulary, int) or vocabulary < 1:
@@ -56,14 +64,43 @@ def synthetic_inputs(model: nn.Module, batch: int, length: int, seed: int = 0) -
     return inputs
 
 
+def reads(model: nn.Module) -> bool:
+    """Whether the model's main input is text.
+
+    >>> reads(nn.Linear(1, 1))
+    True
+    """
+    return getattr(model, "main_input_name", "input_ids") in ("input_ids", "inputs_embeds")
+
+
+def _shown(model: nn.Module, batch: int, seed: int) -> dict[str, Tensor]:
+    """Images or waves of which every row is the same."""
+    main = str(getattr(model, "main_input_name", ""))
+    found = synthetic.synthetic_inputs(model, seed=seed)
+    first = found.get(main)
+    if isinstance(first, Tensor) and first.dim() == 2 and main == "input_values":
+        generator = torch.Generator().manual_seed(seed)
+        found = {main: torch.randn(1, _WAVE, generator=generator).to(first)}
+
+    def many(value: Any) -> Any:
+        return (
+            value[:1].repeat(batch, *(1,) * (value.dim() - 1)) if isinstance(value, Tensor) and value.dim() else value
+        )
+
+    return {name: many(value) for name, value in found.items()}
+
+
 def fitting(model: nn.Module, lengths: tuple[int, ...]) -> tuple[tuple[int, ...], tuple[int, ...]]:
     """The lengths that the model's positions allow, and those that they do not.
 
-    If they allow none, the longest that they do stands in for them.
+    If they allow none, the longest that they do stands in for them. Images and waves have one length, the
+    positions of the longest attention block.
 
     >>> fitting(nn.Linear(2, 2), (32, 128))
     ((32, 128), ())
     """
+    if not reads(model):
+        return (positions_of(model, _shown(model, 1, 0)),), ()
     limit = token_limit(None, model) if getattr(model, "config", None) is not None else None
     if limit is None:
         return lengths, ()

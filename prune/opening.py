@@ -12,6 +12,13 @@ from torch import nn
 from headwise.analysis.errors import BadInput
 from headwise.prune.skeleton import where_is
 
+#: Which of the library's doors opens what makes a model's main input.
+_READERS = {
+    "pixel_values": "AutoImageProcessor",
+    "input_values": "AutoProcessor",
+    "input_features": "AutoProcessor",
+}
+
 
 @dataclass(frozen=True)
 class Opened:
@@ -19,7 +26,7 @@ class Opened:
 
     Attributes:
         model: in evaluation mode, on its device.
-        tokenizer: the checkpoint's own.
+        tokenizer: the checkpoint's own; its processor where the model sees or hears.
         name: hub id or folder, as the user said it.
         source: what was opened: the same, or the folder of the embedded model.
         facts: id, revision, class, model_type, dtype, device and a hash of the weights, for the record.
@@ -62,7 +69,7 @@ def open_checkpoint(
         if place != "auto":
             model = _moved(model, place)
     if tokenizer is None:
-        tokenizer = _tokenizer(source, trust_remote_code, where)
+        tokenizer = _reader(model, source, trust_remote_code, where)
     return Opened(model, tokenizer, name, source, _facts(name, revision, model))
 
 
@@ -80,14 +87,21 @@ def _moved(model: Any, device: str) -> Any:
         raise BadInput(f"device {device!r} cannot be used: {str(error).splitlines()[0]}") from error
 
 
-def _tokenizer(source: str, trust: bool, where: dict[str, str]) -> Any:
-    from transformers import AutoTokenizer
+def _reader(model: Any, source: str, trust: bool, where: dict[str, str]) -> Any:
+    """What makes inputs: a tokenizer, or the processor of a model that sees or hears."""
+    import transformers
 
+    kind = _READERS.get(getattr(model, "main_input_name", ""), "AutoTokenizer")
+    shown = getattr(type(model), "input_modalities", ())
+    # Of models that write from text and images, the text alone is looked at; a pair of towers wants both.
+    if "image" in shown and "text" in shown and (kind != "AutoTokenizer" or not model.can_generate()):
+        kind = "AutoProcessor"
+    what = "tokenizer" if kind == "AutoTokenizer" else "processor"
     try:
-        return AutoTokenizer.from_pretrained(source, trust_remote_code=trust, **where)
+        return getattr(transformers, kind).from_pretrained(source, trust_remote_code=trust, **where)
     except (OSError, ValueError, KeyError, ImportError) as error:
         first = next((line for line in str(error).splitlines() if line.strip()), type(error).__name__)
-        raise BadInput(f"no tokenizer can be opened for {source!r}: {first}") from error
+        raise BadInput(f"no {what} can be opened for {source!r}: {first}") from error
 
 
 def _facts(name: str, revision: str | None, model: Any) -> dict[str, Any]:

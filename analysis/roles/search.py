@@ -94,16 +94,21 @@ class Search:
         sums |= self._on_random()
         for name, one in sums.items():
             found[name] = inferred(one, seed=self.seed) | dict(found.get(name, {}))
-        if "coreference" in self.roles:
+        if "coreference" in self.roles and self.reads:
             found["coreference"] = self._coreference()
         self.facts["reliability"] = {name: _reliability(one, self.seed) for name, one in sums.items()}
         # A role that the model's kind rules out has no numbers, and is not silently left away.
         nothing = inapplicable(len(heads_of(self.sites)))
         return {name: found.get(name, nothing) for name in self.roles} | (self._links() if self.linked else {})
 
+    @property
+    def reads(self) -> bool:
+        """Whether the model takes texts; one that sees or hears has a processor in the tokenizer's place."""
+        return hasattr(self.tokenizer, "all_special_ids")
+
     def _on_random(self) -> dict[str, Measured]:
         roles = {name: ROLES[name] for name in self.roles if ROLES[name].on == "random"}
-        if not roles or not looks_back(self.model, self.sites):
+        if not roles or not self.reads or not looks_back(self.model, self.sites):
             return {}
         embeddings = self.model.get_input_embeddings()  # type: ignore[operator]
         size = min(int(embeddings.num_embeddings), len(self.tokenizer))

@@ -12,11 +12,13 @@ from torch import nn
 
 from headwise.analysis.texts import Corpus
 from headwise.prune.tasks.agreement import Agreement
+from headwise.prune.tasks.audio_classification import AudioClassification, is_audio_classifier
 from headwise.prune.tasks.causal_lm import CausalLM, is_causal_lm
 from headwise.prune.tasks.compare import compare
 from headwise.prune.tasks.embedding_probe import EmbeddingProbe
 from headwise.prune.tasks.embedding_retrieval import EmbeddingRetrieval
 from headwise.prune.tasks.embedding_similarity import EmbeddingSimilarity
+from headwise.prune.tasks.image_classification import ImageClassification, is_image_classifier
 from headwise.prune.tasks.masked_lm import MaskedLM, is_masked_lm
 from headwise.prune.tasks.minimal_pairs import MinimalPairs
 from headwise.prune.tasks.multi_label import MultiLabel
@@ -28,10 +30,12 @@ from headwise.prune.tasks.token_classification import TokenClassification, is_ta
 
 Task = (
     Agreement
+    | AudioClassification
     | CausalLM
     | EmbeddingProbe
     | EmbeddingRetrieval
     | EmbeddingSimilarity
+    | ImageClassification
     | MaskedLM
     | MinimalPairs
     | MultiLabel
@@ -46,6 +50,8 @@ TASKS: dict[str, type[Task]] = {
     "multi-label": MultiLabel,
     "text-regression": TextRegression,
     "token-classification": TokenClassification,
+    "image-classification": ImageClassification,
+    "audio-classification": AudioClassification,
     "causal-lm": CausalLM,
     "masked-lm": MaskedLM,
     "minimal-pairs": MinimalPairs,
@@ -76,6 +82,8 @@ def choose_task(model: nn.Module, tokenizer: Any, corpus: Corpus) -> Task:
         return CausalLM()
     if is_masked_lm(model) and getattr(tokenizer, "mask_token_id", None) is not None:
         return MaskedLM()
+    if any(text.media is not None for text in corpus.texts):
+        return _task_of_media(model, corpus)
     labelled = bool(corpus.labels) and all(text.label is not None for text in corpus.texts)
     paired = len(corpus) > 0 and all(text.pair is not None for text in corpus.texts)
     if is_classifier(model):
@@ -91,6 +99,19 @@ def choose_task(model: nn.Module, tokenizer: Any, corpus: Corpus) -> Task:
     if labelled and 2 <= len(corpus.labels) <= len(corpus) // _TEXTS_A_CLASS:
         return EmbeddingProbe()
     return EmbeddingRetrieval() if paired else Agreement()
+
+
+def _task_of_media(model: nn.Module, corpus: Corpus) -> Task:
+    """For images and clips: the class where model and data have classes, else as for texts without labels."""
+    config: Any = model.config
+    labelled = bool(corpus.labels) and all(text.label is not None for text in corpus.texts)
+    if labelled and is_image_classifier(model) and config.num_labels > 1:
+        return ImageClassification()
+    if labelled and is_audio_classifier(model) and config.num_labels > 1:
+        return AudioClassification()
+    if labelled and _is_base(model) and 2 <= len(corpus.labels) <= len(corpus) // _TEXTS_A_CLASS:
+        return EmbeddingProbe()
+    return Agreement()
 
 
 def _classifier_task(model: nn.Module, corpus: Corpus) -> Task:

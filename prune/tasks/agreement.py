@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 import numpy as np
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 from pydantic import BaseModel, ConfigDict
 from torch import Tensor, nn
 
@@ -17,7 +17,7 @@ from headwise.analysis.progress import track
 from headwise.analysis.texts import Corpus
 from headwise.prune.tasks.embeddings import Pooling, contrast, embed, embed_all, own_pooling
 from headwise.prune.tasks.outcome import Outcome, judging
-from headwise.prune.tasks.text_classification import pad_known
+from headwise.prune.tasks.text_classification import pad_id, pad_known
 
 #: Texts that a base model's loss tells a text from.
 _OTHERS = 512
@@ -95,7 +95,7 @@ class FittedAgreement:
         if logits.ndim == 2:
             targets = torch.stack([self.told[text.id] for text in batch.texts]).to(logits.device)
             return nn.functional.cross_entropy(logits, targets.reshape(-1), reduction="none")
-        valid = batch.tokens[_stream(batch)].valid
+        valid = _valid(logits, batch)
         targets = torch.full(valid.shape, -100, device=logits.device)
         targets[valid] = torch.cat([self.told[text.id] for text in batch.texts]).to(logits.device)
         nats = nn.functional.cross_entropy(logits.transpose(1, 2), targets, reduction="none")
@@ -155,24 +155,26 @@ def token_divergence(dense: nn.Module, cut: nn.Module, fitted: FittedAgreement, 
             first, second = (_logits(model, batch).log_softmax(-1) for model in (dense, cut))
             divergence = nn.functional.kl_div(second, first, reduction="none", log_target=True).sum(-1)
             if divergence.ndim == 2:
-                divergence = divergence[batch.tokens[_stream(batch)].valid]
+                divergence = divergence[_valid(first, batch)]
             total, count = total + float(divergence.double().sum()), count + divergence.numel()
     return total / max(1, count)
 
 
-def _stream(batch: Batch) -> str:
-    return "decoder" if "decoder" in batch.tokens else ""
+def _valid(logits: Tensor, batch: Batch) -> Bool[Tensor, "batch token"]:
+    """Which of the positions that the head answers for are no padding; images and clips have none."""
+    tokens = batch.tokens.get("decoder") or batch.tokens.get("")
+    if tokens is None:
+        return torch.ones(logits.shape[:2], dtype=torch.bool, device=logits.device)
+    return tokens.valid.to(logits.device)
 
 
 def _has_head(model: nn.Module, batch: Batch) -> bool:
-    with pad_known(model, 0):
+    with pad_known(model, pad_id(batch)):
         return getattr(model(**batch.inputs), "logits", None) is not None
 
 
 def _logits(model: nn.Module, batch: Batch) -> Tensor:
-    tokens = batch.tokens[""]
-    padding = tokens.ids[~tokens.valid]
-    with pad_known(model, int(padding[0]) if len(padding) else 0):
+    with pad_known(model, pad_id(batch)):
         logits: Tensor = model(**batch.inputs).logits
     return logits.float()
 
@@ -182,7 +184,7 @@ def _most_likely(logits: Tensor, batch: Batch) -> list[Int[Tensor, " token"]]:
     likely = logits.argmax(-1).cpu()
     if likely.ndim == 1:
         return list(likely.unsqueeze(-1))
-    valid = batch.tokens[_stream(batch)].valid.cpu()
+    valid = _valid(logits, batch).cpu()
     # A head that answers for something other than each token (a pair of spans, say) would not fit the mask.
     if likely.shape != valid.shape:
         raise BadInput(

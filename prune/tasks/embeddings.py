@@ -145,10 +145,13 @@ def embed(model: nn.Module, batch: Batch, pooling: Pooling) -> Float[Tensor, "ba
     config: Any = model.config
     if getattr(config, "is_encoder_decoder", False):
         encoder: Any = model.get_encoder()  # type: ignore[operator]
-        inputs = {name: batch.inputs[name] for name in ("input_ids", "attention_mask")}
+        inputs = {name: value for name, value in batch.inputs.items() if not name.startswith("decoder_")}
     else:
         encoder, inputs = getattr(model, "base_model", model), batch.inputs
-    return pooling(encoder(**inputs).last_hidden_state, batch.tokens[""].valid)
+    hidden = encoder(**inputs).last_hidden_state
+    # Patches and frames are all there: images and clips are not padded.
+    valid = batch.tokens[""].valid if "" in batch.tokens else hidden.new_ones(hidden.shape[:2], dtype=torch.bool)
+    return pooling(hidden, valid)
 
 
 def embed_all(model: nn.Module, batches: Batches, pooling: Pooling) -> np.ndarray:

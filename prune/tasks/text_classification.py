@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, Protocol, runtime_checkable
 
 import numpy as np
 import torch
@@ -59,6 +59,15 @@ class TextClassification(BaseModel):
         return fitted
 
 
+@runtime_checkable
+class Classifies(Protocol):
+    """A task of naming one class: of texts, images or clips."""
+
+    kind: Any
+    metric: MetricName
+    labels: dict[str, int | str]
+
+
 def is_classifier(model: nn.Module) -> bool:
     """Whether the model's class, or one that it derives from, is a sequence classifier.
 
@@ -69,8 +78,11 @@ def is_classifier(model: nn.Module) -> bool:
 
 
 @contextlib.contextmanager
-def pad_known(model: nn.Module, pad_id: int) -> Iterator[None]:
+def pad_known(model: nn.Module, pad_id: int | None) -> Iterator[None]:
     """Tell the config which token fills up, inside the block: decoders look for the last one that does not."""
+    if pad_id is None:
+        yield
+        return
     config: Any = model.config
     parts = {id(part): part for part in (config, config.get_text_config())}.values()
     missing = [part for part in parts if getattr(part, "pad_token_id", None) is None]
@@ -87,7 +99,7 @@ def pad_known(model: nn.Module, pad_id: int) -> Iterator[None]:
 class FittedClassification:
     """Labels matched to outputs, and how texts become batches."""
 
-    task: TextClassification
+    task: Classifies
     config: Any = field(repr=False)
     tokenizer: Any = field(repr=False)
     label_names: tuple[str, ...] = ()
@@ -102,7 +114,7 @@ class FittedClassification:
         """
         if not corpus.labels or any(text.label is None for text in corpus.texts):
             raise BadInput(
-                f"{corpus.source}: text classification needs a label on every text; name the label column, "
+                f"{corpus.source}: {self.task.kind} needs a label on every example; name the label column, "
                 "or use task: {kind: agreement}"
             )
         return label_numbers(corpus.labels, self.config, corpus.label_names, self.task.labels)
@@ -125,7 +137,7 @@ class FittedClassification:
         found = batches(corpus, self.tokenizer, model=model, batch_size=self.batch_size, max_length=self.max_length)
         logits = np.full((len(corpus), self.config.num_labels), np.nan, dtype=np.float32)
         with judging(model):
-            for batch in track(found, len(found), "classifying texts"):
+            for batch in track(found, len(found), "classifying"):
                 logits[list(batch.index)] = self._logits(model, batch).cpu().numpy()
         seen = np.asarray(~np.isnan(logits).all(axis=1))
         texts = [text for text, ok in zip(corpus.texts, seen, strict=True) if ok]
@@ -153,8 +165,10 @@ class FittedClassification:
         return logits.float()
 
 
-def pad_id(batch: Batch) -> int:
-    """The token that fills up this batch; 0 where nothing is filled up."""
-    tokens = batch.tokens[""]
+def pad_id(batch: Batch) -> int | None:
+    """The token that fills up this batch; 0 where nothing is filled up, None where nothing is read."""
+    tokens = batch.tokens.get("")
+    if tokens is None:
+        return None
     padding = tokens.ids[~tokens.valid]
     return int(padding[0]) if len(padding) else 0

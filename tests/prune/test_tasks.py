@@ -287,7 +287,7 @@ def test_what_is_no_classification_is_refused():
     with pytest.raises(BadInput, match="no classification head"):
         TextClassification().fit(base, tokenizer(), corpus())
     model = make(BertForSequenceClassification, BertConfig, **BERT, num_labels=3)
-    with pytest.raises(BadInput, match="needs a label on every text"):
+    with pytest.raises(BadInput, match="needs a label on every example"):
         TextClassification().fit(model, tokenizer(), Corpus([Text("w1")]))
     with pytest.raises(BadInput, match=r"labels 'c0', 'c1', 'c2' are not the model's"):
         TextClassification().fit(model, tokenizer(), corpus())

@@ -1,0 +1,63 @@
+"""Task: which class a clip belongs to, by the checkpoint's own classification head."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+from torch import nn
+
+from headwise.analysis.errors import BadInput
+from headwise.analysis.texts import Corpus
+from headwise.prune.tasks.metrics import MetricName
+from headwise.prune.tasks.text_classification import FittedClassification
+
+
+class AudioClassification(BaseModel):
+    """Any audio-classification checkpoint on labelled clips: keywords, emotions, speakers, languages."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    kind: Literal["audio-classification"] = "audio-classification"
+    metric: MetricName = Field(default="accuracy", description="what is reported")
+    labels: dict[str, int | str] = Field(
+        default={}, description="label of the data: the model's label (name or number), where names do not say it"
+    )
+
+    def fit(
+        self,
+        model: nn.Module,
+        tokenizer: Any,
+        calibration: Corpus,
+        *,
+        batch_size: int = 32,
+        max_length: int | None = None,
+        seed: int = 0,
+    ) -> FittedClassification:
+        """The task with its labels matched to the model's outputs.
+
+        Raises:
+            BadInput: the model has no such head, the data are no clips, or a label is not one of the model's.
+        """
+        config: Any = model.config
+        if not is_audio_classifier(model) or config.num_labels < 2:
+            raise BadInput(f"{type(model).__name__} has no head that tells clips of two or more classes apart")
+        if any(text.media is None or text.media.kind != "audio" for text in calibration.texts):
+            raise BadInput(
+                f"{calibration.source}: audio-classification needs clips; give a folder with a sub-folder a class, or a "
+                "data set with a column of audio"
+            )
+        fitted = FittedClassification(self, config, tokenizer, calibration.label_names, batch_size, None)
+        fitted.numbers(calibration)
+        return fitted
+
+
+def is_audio_classifier(model: nn.Module) -> bool:
+    """Whether the model's class, or one that it derives from, classifies clips.
+
+    >>> is_audio_classifier(nn.Linear(1, 1))
+    False
+    """
+    return any(
+        kind.__name__.endswith(("ForAudioClassification", "ForSequenceClassification")) for kind in type(model).__mro__
+    )

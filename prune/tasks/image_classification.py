@@ -1,0 +1,61 @@
+"""Task: which class an image belongs to, by the checkpoint's own classification head."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+from torch import nn
+
+from headwise.analysis.errors import BadInput
+from headwise.analysis.texts import Corpus
+from headwise.prune.tasks.metrics import MetricName
+from headwise.prune.tasks.text_classification import FittedClassification
+
+
+class ImageClassification(BaseModel):
+    """Any image-classification checkpoint on labelled images: a folder a class, or a data set's column of images."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    kind: Literal["image-classification"] = "image-classification"
+    metric: MetricName = Field(default="accuracy", description="what is reported")
+    labels: dict[str, int | str] = Field(
+        default={}, description="label of the data: the model's label (name or number), where names do not say it"
+    )
+
+    def fit(
+        self,
+        model: nn.Module,
+        tokenizer: Any,
+        calibration: Corpus,
+        *,
+        batch_size: int = 32,
+        max_length: int | None = None,
+        seed: int = 0,
+    ) -> FittedClassification:
+        """The task with its labels matched to the model's outputs.
+
+        Raises:
+            BadInput: the model has no such head, the data are no images, or a label is not one of the model's.
+        """
+        config: Any = model.config
+        if not is_image_classifier(model) or config.num_labels < 2:
+            raise BadInput(f"{type(model).__name__} has no head that tells images of two or more classes apart")
+        if any(text.media is None or text.media.kind != "image" for text in calibration.texts):
+            raise BadInput(
+                f"{calibration.source}: image-classification needs images; give a folder with a sub-folder a class, or a "
+                "data set with a column of images"
+            )
+        fitted = FittedClassification(self, config, tokenizer, calibration.label_names, batch_size, None)
+        fitted.numbers(calibration)
+        return fitted
+
+
+def is_image_classifier(model: nn.Module) -> bool:
+    """Whether the model's class, or one that it derives from, classifies images.
+
+    >>> is_image_classifier(nn.Linear(1, 1))
+    False
+    """
+    return any(kind.__name__.endswith("ForImageClassification") for kind in type(model).__mro__)
