@@ -192,20 +192,22 @@ class Role:
 
 
 @dataclass(frozen=True)
-class Tested:
+class Intervention:
     """A role tested by silencing its strongest heads, against as many random heads of the same sites.
 
     Attributes:
         verdict: `causal`, `correlational` or `not applicable`.
         reason: why it does not apply, or ``.
-        probe: what was measured, higher = worse.
+        says: the result in a sentence.
+        measured: what the harm is in, higher = worse.
         effect: how much worse the probe got; low and high: 95 % of what random heads did.
     """
 
     role: str
     verdict: str
     reason: str = ""
-    probe: str = ""
+    says: str = ""
+    measured: str = ""
     heads: tuple[str, ...] = ()
     effect: float | None = None
     low: float | None = None
@@ -244,7 +246,7 @@ class Report:
         accuracy, speed, compensation, proof: the folder's JSON files as they stand, `{}` where absent.
         environment: (what, value) in reading order.
         score_name: what `Head.score` is.
-        tested: roles tested by intervention, where that was asked for.
+        interventions: roles tested by silencing heads, where that was asked for.
         stability, latency, drift: how firm the ranking is, what was forecast, what the kept heads do after the
             cut; the folder's files as they stand, `{}` where absent.
         plan: what the plan says beside the heads: budget, expected, made_with.
@@ -261,7 +263,7 @@ class Report:
     score_name: str = ""
     similarity: Similarity | None = None
     roles: tuple[Role, ...] = ()
-    tested: tuple[Tested, ...] = ()
+    interventions: tuple[Intervention, ...] = ()
     accuracy: dict[str, Any] = field(default_factory=dict)
     speed: dict[str, Any] = field(default_factory=dict)
     compensation: dict[str, Any] = field(default_factory=dict)

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from headwise.prune.report.document import Evidence, Head, Role, Tested
+from headwise.prune.report.document import Evidence, Head, Intervention, Role
 from headwise.prune.report.folder import Folder
 from headwise.prune.report.heads import finite, role_names
 
@@ -20,25 +20,26 @@ def roles_in(folder: Folder, heads: Sequence[Head]) -> tuple[Role, ...]:
     return tuple(sorted(roles, key=lambda role: (-role.heads, role.name)))
 
 
-def tested_in(folder: Folder) -> tuple[Tested, ...]:
+def interventions_in(folder: Folder) -> tuple[Intervention, ...]:
     """Roles whose heads were silenced to see whether they matter, those with a verdict first.
 
     >>> facts = {"interventions": {"broad": {"verdict": "not applicable", "reason": "no head plays it"}}}
-    >>> tested_in(Folder("run", ".", (), facts=facts))[0].reason
+    >>> interventions_in(Folder("run", ".", (), facts=facts))[0].reason
     'no head plays it'
     """
-    found = [_tested(role, said) for role, said in (folder.facts.get("interventions") or {}).items()]
+    found = [_intervention(role, said) for role, said in (folder.facts.get("interventions") or {}).items()]
     order = ("causal", "correlational")
     return tuple(sorted(found, key=lambda t: (order.index(t.verdict) if t.verdict in order else len(order), t.role)))
 
 
-def _tested(role: str, said: Mapping[str, Any]) -> Tested:
+def _intervention(role: str, said: Mapping[str, Any]) -> Intervention:
     others = said.get("random") or {}
-    return Tested(
+    return Intervention(
         role=role,
         verdict=str(said["verdict"]),
         reason=str(said.get("reason") or ""),
-        probe=str(said.get("probe") or ""),
+        says=str(said.get("says") or ""),
+        measured=str(said.get("measured") or said.get("probe") or ""),
         heads=tuple(said.get("heads") or ()),
         effect=said.get("effect"),
         low=others.get("low"),

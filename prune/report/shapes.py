@@ -216,14 +216,16 @@ class _Clusters(_Part):
     threshold: Amount | None = None
 
 
-class _Tested(_Part):
+class _Intervention(_Part):
     verdict: Words
     reason: Words | None = None
     probe: Words | None = None
-    heads: list[Words] = []
+    heads: list[Words] | None = None
     base: Amount | None = None
     effect: Amount | None = None
-    random: dict[str, Amount | None] = {}
+    random: dict[str, Amount | None] | None = None
+    says: Words | None = None
+    measured: Words | None = None
     draws: Count | None = None
     p: Amount | None = None
 
@@ -232,7 +234,7 @@ class _Facts(_Part):
     model: Any = None
     sites: list[_Site] = []
     clusters: _Clusters | None = None
-    interventions: dict[str, _Tested] = {}
+    interventions: dict[str, _Intervention] = {}
 
 
 #: What is checked of which file; files that are not listed are shown as they stand.

@@ -286,10 +286,12 @@ def write_extras(run: Path) -> Path:
     facts = json.loads((run / "evidence" / "evidence.json").read_text())
     facts["facts"]["interventions"] = {
         "previous": {
-            "probe": "repetition", "verdict": "causal", "heads": ["0.1", "0.2"], "base": 1.0, "silenced": 2.5,
+            "role": "previous", "reason": "", "says": "Causal: without 0.1, 0.2 …", "as_harmful": 0,
+            "measured": "the loss on repeated words", "count": 8, "probe": "repetition", "verdict": "causal", "heads": ["0.1", "0.2"], "base": 1.0, "silenced": 2.5,
             "effect": 1.5, "random": {"mean": 0.1, "low": 0.0, "high": 0.3, "max": 0.4}, "draws": 50, "p": 0.0196,
         },
-        "broad": {"verdict": "not applicable", "reason": "no behaviour is known for it"},
+        "broad": {"verdict": "not applicable", "reason": "no behaviour is known for it", "random": None, "heads": [],
+                  "probe": None, "measured": None, "effect": None},
     }  # fmt: skip
     write_json(run / "evidence" / "evidence.json", facts)
     write_json(

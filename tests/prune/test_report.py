@@ -288,15 +288,15 @@ def test_all_that_was_measured_is_on_every_page(tmp_path: Path) -> None:
     for words in (
         "attention blocks alone", "1.75×", "time to the first token", "each further token", "peak memory of a forward",
         "5.0 MB", "tokens a second, 1 × 32", "+25.0 %", "cache of the prompt", "2.0 kB", "kernel sdpa, float32, on cpu",
-        "with 2 threads, not compiled", "Kendall's tau 0.81 (0.77 to 0.85", "By text.", "causal", "0.1, 0.2",
+        "with 2 threads, not compiled", "Kendall's tau 0.81 (0.77 to 0.85", "By text.", "causal", "the loss on repeated words", "0.1, 0.2",
         "no behaviour is known for it", "Of the 2 heads that stayed, 1 has other roles", "self 0.31 → 0.00", "entropy",
         "0.2: 1.00 → 1.90",
     ):  # fmt: skip
         for page in pages:
             assert words in page.replace("&#39;", "'"), words
     found = json.loads(as_json(report))
-    assert found["tested"][0]["role"] == "previous"
-    assert found["tested"][0]["high"] == 0.3
+    assert found["interventions"][0]["role"] == "previous"
+    assert found["interventions"][0]["high"] == 0.3
     assert found["stability"]["tau"] == 0.81
     assert found["drift"]["changed"][0]["head"] == "0.1"
     assert found["speed"]["attention"]["operation_ratio"] == 1.75
