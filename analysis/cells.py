@@ -12,6 +12,8 @@ from headwise.analysis.texts import Text
 
 #: Texts are spread over this many cells by their content, whatever their order and batches.
 CELLS = 256
+#: Where sums would be large beside the model, cells are put together in this many parts (cell modulo this).
+PARTS = 64
 
 
 def cells_of(texts: Sequence[Text]) -> Int[Tensor, " batch"]:

@@ -10,7 +10,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from headwise.analysis.batching import Batch, Tokens
-from headwise.analysis.cells import CELLS, add_by_cell, cells_of
+from headwise.analysis.cells import CELLS, PARTS, add_by_cell, cells_of
 from headwise.analysis.roles.punctuation import is_punctuation
 from headwise.analysis.roles.sinks import is_first, is_separator
 from headwise.analysis.seen import Reducer, Seen, positions_of
@@ -154,8 +154,10 @@ class Statistics(Reducer):
         return self.sums[:, :, i].numpy(), self.rows[:, :, i].numpy()
 
     def result(self) -> dict[str, np.ndarray]:
-        """`statistics/<name>` for every statistic."""
+        """`statistics/<name>` for every statistic, and `parts/confidence`, sums and rows by part of the texts."""
         found = {f"statistics/{name}": self.mean(name) for name in STATISTICS}
+        parts = [table.reshape(-1, PARTS, table.shape[1]).sum(0).T for table in self.by_cell("confidence")]
+        found["parts/confidence"] = np.stack(parts, axis=-1)
         found["statistics/rows"] = self.rows[:, :, 0].sum(0).numpy()
         found["statistics/dormant"] = self._dormant(found["statistics/context_norm"])
         return found

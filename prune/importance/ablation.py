@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from typing import ClassVar, Literal
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any, ClassVar, Literal
 
 import numpy as np
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, Field
 
+from headwise.analysis.sites import Site
 from headwise.prune.importance.calibration import Calibration
+from headwise.prune.importance.resampled import PARTS, Resampled, weighted
 from headwise.prune.importance.scores import Scores, spread
 from headwise.prune.selection.blocks import blocks_of
 
@@ -28,27 +32,36 @@ class Ablation(BaseModel):
     passes_per_head: ClassVar[float] = 1 / 3
 
     kind: Literal["ablation"] = "ablation"
+    loss: Literal["labels", "predictions"] = Field(
+        default="labels",
+        description="the task's loss, or the divergence (KL) from the predictions with all heads, without labels",
+    )
 
     def score(self, calibration: Calibration) -> Scores:
         """Scores per head, in units of the loss per text.
 
         Raises:
-            BadInput: there is no task.
+            BadInput: there is no task, or the model predicts nothing to diverge from.
         """
+        sums, texts = self._sums(calibration)
+        values = partial(_values, sums, texts, calibration.sites)
+        return Scores(self.kind, values(), resampled=Resampled("texts drawn again", texts, values))
+
+    def _sums(self, calibration: Calibration) -> tuple[np.ndarray, np.ndarray]:
+        """Summed losses by part of the texts and silenced head (none first), [part, 1 + head]; texts by part."""
         import torch
 
-        from headwise.analysis.errors import BadInput
         from headwise.analysis.gates import gated
         from headwise.analysis.progress import track
         from headwise.analysis.still import still
+        from headwise.prune.importance.parts import parts_of
 
-        if calibration.task is None:
-            raise BadInput("score ablation needs a task with a loss; choose a task, or score magnitude or random")
         blocks = blocks_of(calibration.sites)
         heads = [(block, head) for block in blocks.values() for head in block.kept]
-        sums, examples = np.zeros(1 + len(heads)), 0
-        work = ((batch, index) for batch in calibration.batches for index in range(len(sums)))
-        total = len(calibration.batches) * len(sums) if hasattr(calibration.batches, "__len__") else None
+        sums, texts = np.zeros((PARTS, 1 + len(heads))), np.zeros(PARTS)
+        work = ((batch, index) for batch in calibration.batches for index in range(1 + len(heads)))
+        total = len(calibration.batches) * (1 + len(heads)) if hasattr(calibration.batches, "__len__") else None
+        losses = self._losses(calibration)
         with torch.no_grad(), still(calibration.model):
             for batch, index in track(work, total=total, label="Silencing heads one by one"):
                 silenced = {}
@@ -56,12 +69,44 @@ class Ablation(BaseModel):
                     block, head = heads[index - 1]
                     silenced = {site.name: [head] for site in block.sites}
                 else:
-                    examples += len(batch.texts)
+                    np.add.at(texts, parts_of(batch.texts).numpy(), 1)
                 with gated(calibration.model, silenced):
-                    sums[index] += float(calibration.task.losses(calibration.model, batch).double().sum())
-        values = {}
-        rises = iter((sums[1:] - sums[0]) / max(examples, 1))
-        for block in blocks.values():
-            per_head = np.array([next(rises) for _ in block.kept]) / len(block.sites)
-            values.update({site.name: spread(site, per_head) for site in block.sites})
-        return Scores(self.kind, {name: values[name] for name in calibration.sites})
+                    found = losses(batch, index == 0).double().cpu().numpy()
+                np.add.at(sums[:, index], parts_of(batch.texts).numpy(), found)
+        return sums, texts
+
+    def _losses(self, calibration: Calibration) -> Callable[[Any, bool], Any]:
+        """From a batch, and whether no head is silenced, to a loss per text."""
+        from headwise.analysis.errors import BadInput
+
+        task, model, wanted = calibration.task, calibration.model, {}
+        if self.loss == "labels":
+            if task is None:
+                raise BadInput(
+                    "score ablation needs a task with a loss; choose a task, loss: predictions, or score magnitude"
+                )
+            return lambda batch, _: task.losses(model, batch)
+
+        def diverged(batch: Any, dense: bool) -> Any:
+            from headwise.prune.divergence import divergence
+
+            logits = getattr(model(**batch.inputs), "logits", None)
+            if logits is None:
+                raise BadInput(f"score ablation: {type(model).__name__} predicts nothing (no logits); use loss: labels")
+            if dense:
+                wanted[""] = logits.double()
+            return divergence(wanted[""], logits.double(), batch)
+
+        return diverged
+
+
+def _values(
+    sums: np.ndarray, texts: np.ndarray, sites: Mapping[str, Site], weights: np.ndarray | None = None
+) -> dict[str, np.ndarray]:
+    """How much the mean loss rises with each head silenced; calls of one module share it."""
+    means = weighted(sums, weights) / max(float(weighted(texts, weights)), 1.0)
+    rises, values = iter(means[1:] - means[0]), {}
+    for block in blocks_of(sites).values():
+        per_head = np.array([next(rises) for _ in block.kept]) / len(block.sites)
+        values.update({site.name: spread(site, per_head) for site in block.sites})
+    return {name: values[name] for name in sites}

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from typing import ClassVar, Literal
+from collections.abc import Mapping
+from functools import partial
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field
 
+from headwise.analysis.sites import Site
 from headwise.prune.importance.calibration import Calibration
+from headwise.prune.importance.resampled import Resampled
 from headwise.prune.importance.scores import Scores, spread
 
 
@@ -37,12 +41,18 @@ class Activation(BaseModel):
         Raises:
             BadInput: a site whose contexts cannot be seen.
         """
-        found = calibration.contexts()
+        found, sites = calibration.contexts(), calibration.sites
+        resampled = Resampled("texts drawn again", found.texts, partial(self._values, found, sites))
+        return Scores(self.kind, self._values(found, sites), resampled=resampled)
+
+    def _values(
+        self, found: Any, sites: Mapping[str, Site], weights: np.ndarray | None = None
+    ) -> dict[str, np.ndarray]:
         values = {}
-        for name, site in calibration.sites.items():
-            squares = (found.fit[name] + found.held[name]).matrix(centred=False).diagonal()
+        for name, site in sites.items():
+            squares = found.columns[name].squares(centred=False, weights=weights)
             lengths = np.sqrt(squares.reshape(-1, site.head_dim).sum(1))
             if self.normalize == "site":
                 lengths = lengths / (np.linalg.norm(lengths) + 1e-20)
             values[name] = spread(site, lengths[: len(site.kept)])
-        return Scores(self.kind, values)
+        return values

@@ -4,9 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 from headwise.analysis.sites import Site
+
+Loss = Literal["labels", "outputs", "predictions"]
+LOSSES = (
+    "whose gradient: the task's loss; or, without labels, the divergence from the model's own predictions, "
+    "or the outputs themselves"
+)
 
 
 @dataclass
@@ -35,7 +41,7 @@ class Calibration:
 
         Args:
             moments: whether gradient-weighted moments are wanted too.
-            loss: `labels` for the task's loss, `outputs` for a loss without labels.
+            loss: `labels` for the task's loss; `outputs` and `predictions` are losses without labels.
 
         Raises:
             BadInput: there is no task, or its loss cannot be used.
@@ -43,10 +49,12 @@ class Calibration:
         from headwise.analysis.errors import BadInput
         from headwise.prune.importance.gradients import collect
         from headwise.prune.importance.outputs import Outputs
+        from headwise.prune.importance.predictions import Predictions
 
         known = self._passes.get(loss)
         if known is None or (moments and not known.fit):
-            task = self.task if loss == "labels" else Outputs(self.seed)
+            unlabelled = {"outputs": Outputs, "predictions": Predictions}
+            task = unlabelled[loss](self.seed) if loss in unlabelled else self.task
             if task is None:
                 raise BadInput("this score needs a task with a loss; choose a task, or score magnitude or random")
             known = collect(

@@ -5,17 +5,40 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
+import numpy as np
 import torch
-from jaxtyping import Bool, Float
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from headwise.analysis.sites import Site
 from headwise.prune.importance.moments import Moments
+from headwise.prune.importance.resampled import PARTS, weighted
+
+
+@dataclass(frozen=True)
+class GateTotals:
+    """Sums of the loss's gradient at a site's gates, over all texts or over texts drawn again.
+
+    Attributes:
+        absolute: over examples, of the absolute gradient, [head].
+        outer: over examples, of the gradients' outer product, [head, head].
+        per_token: over tokens, of the absolute token gradient, [head].
+        signed: over examples, of the gradient, [head].
+        pulls: over tokens, of the squared gradient at the contexts, [column].
+        tokens: how many tokens.
+    """
+
+    absolute: np.ndarray
+    outer: np.ndarray
+    per_token: np.ndarray
+    signed: np.ndarray
+    pulls: np.ndarray
+    tokens: float
 
 
 @dataclass
 class GateSums:
-    """Sums of the loss's gradient at a site's gates; axes are the heads that exist (`site.kept`).
+    """Sums of the loss's gradient at a site's gates, by part of the texts; heads are those that exist (`site.kept`).
 
     Attributes:
         absolute: sum over examples of the absolute gradient.
@@ -23,47 +46,127 @@ class GateSums:
         per_token: sum over tokens of the absolute token gradient.
         per_batch: sum over batches of the absolute gradient of the batch's summed loss.
         signed: sum over examples of the gradient.
+        pulls: sum over tokens of the squared gradient at the contexts.
         tokens: how many tokens were seen.
     """
 
-    absolute: Float[Tensor, " head"]
-    outer: Float[Tensor, "head head"]
-    per_token: Float[Tensor, " head"]
+    absolute: Float[Tensor, "part head"]
+    outer: Float[Tensor, "part head head"]
+    per_token: Float[Tensor, "part head"]
     per_batch: Float[Tensor, " head"]
-    signed: Float[Tensor, " head"]
-    tokens: int = 0
+    signed: Float[Tensor, "part head"]
+    pulls: Float[Tensor, "part column"]
+    tokens: Float[Tensor, " part"]
 
     @classmethod
-    def zeros(cls, heads: int, device: torch.device | str = "cpu") -> GateSums:
+    def zeros(cls, heads: int, columns: int, device: torch.device | str = "cpu") -> GateSums:
         """Empty sums.
 
-        >>> GateSums.zeros(2).outer.shape
-        torch.Size([2, 2])
+        >>> GateSums.zeros(2, 8).outer.shape
+        torch.Size([64, 2, 2])
         """
-        empty = Moments.zeros(heads, device)
-        first = empty.first
-        return cls(first, empty.second, first.clone(), first.clone(), first.clone())
+        nothing = Moments.zeros(1, device).first
+        shapes = ((PARTS, heads), (PARTS, heads, heads), (PARTS, heads), (heads,), (PARTS, heads), (PARTS, columns))
+        return cls(*(nothing.new_zeros(shape) for shape in shapes), nothing.new_zeros(PARTS))
 
-    def add(self, gradients: Float[Tensor, "batch head"], per_token: Float[Tensor, " head"], tokens: int) -> None:
+    def add(
+        self,
+        parts: Int[Tensor, " batch"],
+        gradients: Float[Tensor, "batch head"],
+        per_token: Float[Tensor, "batch head"],
+        pulls: Float[Tensor, "batch column"],
+        tokens: Int[Tensor, " batch"],
+    ) -> None:
         """Count a batch in.
 
         Args:
+            parts: which part each text belongs to.
             gradients: of each text's loss at the gates, summed over all its tokens.
-            per_token: sum over the batch's tokens of their absolute gradients.
-            tokens: how many tokens the batch has.
+            per_token: sum over each text's tokens of their absolute gradients.
+            pulls: sum over each text's tokens of the squared gradient at the contexts.
+            tokens: how many tokens each text has.
 
-        >>> sums = GateSums.zeros(1)
-        >>> sums.add(torch.tensor([[1.0], [-3.0]]), torch.tensor([6.0]), 5)
-        >>> sums.absolute.item(), sums.per_batch.item(), sums.per_token.item()
-        (4.0, 2.0, 6.0)
+        >>> sums = GateSums.zeros(1, 1)
+        >>> one = torch.ones(2, 1)
+        >>> sums.add(torch.tensor([0, 5]), torch.tensor([[1.0], [-3.0]]), 3 * one, one, torch.tensor([2, 3]))
+        >>> totals = sums.total()
+        >>> totals.absolute.item(), sums.per_batch.item(), totals.per_token.item(), totals.tokens
+        (4.0, 2.0, 6.0, 5.0)
         """
         gradients = gradients.to(self.absolute)
-        self.absolute += gradients.abs().sum(0)
-        self.outer += gradients.T @ gradients
-        self.per_token += per_token.to(self.per_token)
+        parts = parts.to(self.absolute.device)
+        self.absolute.index_add_(0, parts, gradients.abs())
+        self.outer.index_add_(0, parts, gradients.unsqueeze(2) * gradients.unsqueeze(1))
+        self.per_token.index_add_(0, parts, per_token.to(self.per_token))
         self.per_batch += gradients.sum(0).abs()
-        self.signed += gradients.sum(0)
-        self.tokens += tokens
+        self.signed.index_add_(0, parts, gradients)
+        self.pulls.index_add_(0, parts, pulls.to(self.pulls))
+        self.tokens.index_add_(0, parts, tokens.to(self.tokens))
+
+    def total(self, weights: np.ndarray | None = None) -> GateTotals:
+        """The sums over all parts, each counted as often as `weights` says (once by default).
+
+        >>> GateSums.zeros(2, 8).total().outer.shape
+        (2, 2)
+        """
+        named = ("absolute", "outer", "per_token", "signed", "pulls")
+        tokens = float(weighted(self.tokens.cpu().numpy(), weights))
+        return GateTotals(*(weighted(getattr(self, name).cpu().numpy(), weights) for name in named), tokens=tokens)
+
+
+@dataclass
+class ColumnSums:
+    """Sums over tokens of single columns of the contexts, by part of the texts: what resampling them needs.
+
+    Attributes:
+        weight: sum of the tokens' weights.
+        first: sum of weighted contexts.
+        second: sum of weighted squares.
+    """
+
+    weight: Float[Tensor, " part"]
+    first: Float[Tensor, "part column"]
+    second: Float[Tensor, "part column"]
+
+    @classmethod
+    def zeros(cls, columns: int, device: torch.device | str = "cpu") -> ColumnSums:
+        """Empty sums.
+
+        >>> ColumnSums.zeros(3).first.shape
+        torch.Size([64, 3])
+        """
+        nothing = Moments.zeros(1, device).first
+        first = nothing.new_zeros(PARTS, columns)
+        return cls(nothing.new_zeros(PARTS), first, first.clone())
+
+    def add(
+        self,
+        parts: Int[Tensor, " batch"],
+        contexts: Float[Tensor, "batch query column"],
+        weights: Float[Tensor, "batch query"],
+    ) -> None:
+        """Count a batch in; a token counts as its weight says.
+
+        >>> sums = ColumnSums.zeros(1)
+        >>> sums.add(torch.tensor([3]), torch.tensor([[[1.0], [3.0]]]), torch.ones(1, 2))
+        >>> sums.squares(centred=False), sums.squares(centred=True)
+        (array([5.]), array([1.]))
+        """
+        parts = parts.to(self.weight.device)
+        # What stands where nothing counts may be anything, infinity included.
+        contexts = contexts.masked_fill(weights.unsqueeze(-1) == 0, 0.0)
+        heavy = contexts * weights.unsqueeze(-1)
+        self.first.index_add_(0, parts, heavy.sum(1).to(self.first))
+        self.second.index_add_(0, parts, (heavy * contexts).sum(1).to(self.second))
+        self.weight.index_add_(0, parts, weights.sum(1).to(self.weight))
+
+    def squares(self, centred: bool, weights: np.ndarray | None = None) -> np.ndarray:
+        """Mean square of every column, about its mean if `centred`; parts count as often as `weights` says."""
+        total = max(float(weighted(self.weight.cpu().numpy(), weights)), 1e-300)
+        second = weighted(self.second.cpu().numpy(), weights) / total
+        if not centred:
+            return np.asarray(second)
+        return np.maximum(second - np.square(weighted(self.first.cpu().numpy(), weights) / total), 0.0)
 
 
 @dataclass
@@ -72,19 +175,31 @@ class Collected:
 
     Attributes:
         examples: how many texts were seen.
+        texts: the same by part.
         gates: gradient sums by site (empty if nothing was differentiated).
         slopes: sum over tokens of the outer product of the loss gradient at the projection's output, by site.
         fit: moments of the contexts of seven texts in eight, by site.
         held: moments of the others, by site.
+        columns: sums of the single columns of all texts' contexts, by site.
         weighted: whether a token counts with the squared norm of the loss gradient at the output.
     """
 
     examples: int = 0
+    texts: np.ndarray = field(default_factory=lambda: np.zeros(PARTS))
     gates: dict[str, GateSums] = field(default_factory=dict)
     slopes: dict[str, Float[Tensor, "out out"]] = field(default_factory=dict)
     fit: dict[str, Moments] = field(default_factory=dict)
     held: dict[str, Moments] = field(default_factory=dict)
+    columns: dict[str, ColumnSums] = field(default_factory=dict)
     weighted: bool = False
+
+    def count(self, weights: np.ndarray | None = None) -> float:
+        """How many texts there are if every part counts as often as `weights` says.
+
+        >>> Collected(texts=np.ones(64)).count()
+        64.0
+        """
+        return float(weighted(self.texts, weights))
 
     def add_contexts(
         self,
@@ -92,6 +207,7 @@ class Collected:
         contexts: Float[Tensor, "batch query column"],
         valid: Bool[Tensor, "batch query"],
         held: Bool[Tensor, " batch"],
+        parts: Int[Tensor, " batch"],
         slopes: Float[Tensor, "batch query out"] | None = None,
     ) -> None:
         """Count a batch's contexts in.
@@ -101,6 +217,7 @@ class Collected:
             contexts: input of the output projection.
             valid: False where padded.
             held: True for texts that are held out of the fit.
+            parts: which part each text belongs to.
             slopes: gradient of the loss at the projection's output; a token counts with its squared norm.
         """
         for sums, rows in ((self.fit, ~held), (self.held, held)):
@@ -109,6 +226,10 @@ class Collected:
             chosen = valid & rows.to(valid.device).unsqueeze(-1)
             weights = None if slopes is None else slopes[chosen].square().sum(-1)
             sums[site.name].add(contexts[chosen], weights)
+        if site.name not in self.columns:
+            self.columns[site.name] = ColumnSums.zeros(contexts.shape[-1], contexts.device)
+        counts = valid if slopes is None else valid * slopes.masked_fill(~valid.unsqueeze(-1), 0.0).square().sum(-1)
+        self.columns[site.name].add(parts, contexts, counts.to(contexts))
         if slopes is not None:
             if site.name not in self.slopes:
                 self.slopes[site.name] = Moments.zeros(slopes.shape[-1], slopes.device).second
@@ -122,8 +243,8 @@ class Collected:
                 asked only for sites that lack something, since a wide site's are large.
 
         >>> found = Collected(examples=1, weighted=True)
-        >>> found.complete({"0": lambda: (GateSums.zeros(2), None, torch.zeros(8, 8))})
-        >>> found.gates["0"].absolute.tolist()
+        >>> found.complete({"0": lambda: (GateSums.zeros(2, 8), None, torch.zeros(8, 8))})
+        >>> found.gates["0"].total().absolute.tolist()
         [0.0, 0.0]
         """
         tables = (self.fit, self.held, *((self.gates, self.slopes) if self.weighted else ()))
@@ -136,5 +257,6 @@ class Collected:
             if moments is not None:
                 self.fit.setdefault(name, moments)
                 self.held.setdefault(name, moments)
+                self.columns.setdefault(name, ColumnSums.zeros(len(moments.first), moments.first.device))
                 if self.weighted:
                     self.slopes.setdefault(name, slopes)

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Literal
 
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 from pydantic_core import PydanticCustomError
 
+from headwise.analysis.sites import Site
 from headwise.prune.importance.calibration import Calibration
+from headwise.prune.importance.resampled import Resampled, untouched
 from headwise.prune.importance.scores import Scores
 
 
@@ -65,16 +67,42 @@ class Combined(BaseModel):
         Raises:
             BadInput: one of the scores cannot be had.
         """
-        from scipy.stats import rankdata
+        found = [(part.score(calibration), weight) for part, weight in self._parts()]
+        values = _joined(calibration.sites, found)
+        return Scores(self.kind, values, resampled=_resampled(calibration.sites, values, found))
 
-        heads = [(name, head) for name, site in calibration.sites.items() for head in site.kept]
-        total = np.zeros(len(heads))
-        for part, weight in self._parts():
-            found = part.score(calibration)
-            ranks = rankdata([found[name][head] for name, head in heads]) - 1
-            total += weight * ranks / max(len(heads) - 1, 1)
-        total /= sum(self.scores.values())
-        values = {name: np.full(site.heads, np.nan) for name, site in calibration.sites.items()}
-        for (name, head), value in zip(heads, total, strict=True):
-            values[name][head] = value
-        return Scores(self.kind, values)
+
+def _joined(
+    sites: Mapping[str, Site], found: Sequence[tuple[Mapping[str, np.ndarray], float]]
+) -> dict[str, np.ndarray]:
+    """Weighted mean of ranks, each from 0 to 1."""
+    from scipy.stats import rankdata
+
+    heads = [(name, head) for name, site in sites.items() for head in site.kept]
+    total = np.zeros(len(heads))
+    for scores, weight in found:
+        ranks = rankdata([scores[name][head] for name, head in heads]) - 1
+        total += weight * ranks / max(len(heads) - 1, 1)
+    total /= sum(weight for _, weight in found)
+    values = {name: np.full(site.heads, np.nan) for name, site in sites.items()}
+    for (name, head), value in zip(heads, total, strict=True):
+        values[name][head] = value
+    return values
+
+
+def _resampled(
+    sites: Mapping[str, Site], values: Mapping[str, np.ndarray], found: Sequence[tuple[Scores, float]]
+) -> Resampled:
+    """All parts on the same texts drawn again."""
+    ways = [(scores.kind, scores.resampled, weight) for scores, weight in found]
+    for kind, way, _ in ways:
+        if way is None or way.anew is None:
+            return Resampled(f"{kind}: {way.how if way else 'does not say how it depends on single texts'}")
+    texts = [way.texts for _, way, _ in ways if way is not None and way.texts is not None]
+    if not texts:
+        return untouched(values, "none of the scores looks at a text")
+
+    def anew(weights: np.ndarray) -> Mapping[str, np.ndarray]:
+        return _joined(sites, [(way.anew(weights), weight) for _, way, weight in ways if way and way.anew])
+
+    return Resampled("; ".join(f"{kind}: {way.how}" for kind, way, _ in ways if way), np.maximum.reduce(texts), anew)

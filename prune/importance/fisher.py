@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import ClassVar, Literal
+from functools import partial
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field
 
-from headwise.prune.importance.calibration import Calibration
+from headwise.analysis.sites import Site
+from headwise.prune.importance.calibration import LOSSES, Calibration, Loss
+from headwise.prune.importance.resampled import Resampled
 from headwise.prune.importance.scores import Scores, removal_ranks, spread
 from headwise.prune.selection.blocks import Block
 
@@ -34,6 +37,7 @@ class Fisher(BaseModel):
     form: Literal["diagonal", "block"] = Field(
         default="diagonal", description="heads alone, or with the others of their site"
     )
+    loss: Loss = Field(default="labels", description=LOSSES)
 
     def score(self, calibration: Calibration) -> Scores:
         """Scores per head: the squared loss gradient, or the rank in the order of removal.
@@ -41,15 +45,23 @@ class Fisher(BaseModel):
         Raises:
             BadInput: no task, or a loss without gradient.
         """
-        found = calibration.gradients()
-        outer = {name: (found.gates[name].outer / found.examples).cpu().numpy() for name in calibration.sites}
+        found, sites = calibration.gradients(loss=self.loss), calibration.sites
+        costs = QuadraticCosts(_outer(found, sites)) if self.form == "block" else None
+        resampled = Resampled("texts drawn again", found.texts, partial(self._values, found, sites))
+        return Scores(self.kind, self._values(found, sites), costs, resampled=resampled)
+
+    def _values(
+        self, found: Any, sites: Mapping[str, Site], weights: np.ndarray | None = None
+    ) -> dict[str, np.ndarray]:
+        outer = _outer(found, sites, weights)
         if self.form == "block":
-            costs = QuadraticCosts(outer)
-            return Scores(self.kind, removal_ranks(calibration.sites, costs), costs)
-        values = {
-            name: spread(site, np.diag(outer[name])[: len(site.kept)]) for name, site in calibration.sites.items()
-        }
-        return Scores(self.kind, values)
+            return removal_ranks(sites, QuadraticCosts(outer))
+        return {name: spread(site, np.diag(outer[name])[: len(site.kept)]) for name, site in sites.items()}
+
+
+def _outer(found: Any, sites: Mapping[str, Site], weights: np.ndarray | None = None) -> dict[str, np.ndarray]:
+    """F by site, of all texts or of texts drawn again."""
+    return {name: found.gates[name].total(weights).outer / found.count(weights) for name in sites}
 
 
 class QuadraticCosts:

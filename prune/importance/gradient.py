@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from typing import ClassVar, Literal
+from collections.abc import Mapping
+from functools import partial
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field
 
-from headwise.prune.importance.calibration import Calibration
+from headwise.analysis.sites import Site
+from headwise.prune.importance.calibration import LOSSES, Calibration, Loss
+from headwise.prune.importance.resampled import Resampled
 from headwise.prune.importance.scores import Scores, spread
 
 
@@ -34,6 +38,7 @@ class Gradient(BaseModel):
     normalize: Literal["none", "site"] = Field(
         default="none", description="`site` divides by the site's Euclidean norm"
     )
+    loss: Loss = Field(default="labels", description=LOSSES)
 
     def score(self, calibration: Calibration) -> Scores:
         """Scores per head, in units of the loss per text (per token for `per-token`).
@@ -41,17 +46,29 @@ class Gradient(BaseModel):
         Raises:
             BadInput: no task, or a loss without gradient.
         """
-        found = calibration.gradients()
+        found = calibration.gradients(loss=self.loss)
+        return Scores(self.kind, self._values(found, calibration.sites), resampled=self._resampled(found, calibration))
+
+    def _values(
+        self, found: Any, sites: Mapping[str, Site], weights: np.ndarray | None = None
+    ) -> dict[str, np.ndarray]:
         values = {}
-        for name, site in calibration.sites.items():
-            sums = found.gates[name]
-            raw = {
-                "per-example": sums.absolute / found.examples,
-                "per-token": sums.per_token / max(sums.tokens, 1),
-                "per-batch": sums.per_batch / found.examples,
-            }[self.variant]
-            per_head = raw.cpu().numpy()
+        for name, site in sites.items():
+            sums = found.gates[name].total(weights)
+            if self.variant == "per-token":
+                per_head = sums.per_token / max(sums.tokens, 1)
+            elif self.variant == "per-example":
+                per_head = sums.absolute / found.count(weights)
+            else:
+                per_head = found.gates[name].per_batch.cpu().numpy() / found.examples
             if self.normalize == "site":
                 per_head = per_head / (np.linalg.norm(per_head) + 1e-20)
             values[name] = spread(site, per_head[: len(site.kept)])
-        return Scores(self.kind, values)
+        return values
+
+    def _resampled(self, found: Any, calibration: Calibration) -> Resampled:
+        if self.variant == "per-batch":
+            return Resampled(
+                "per-batch sums belong to the batches they were made of: single texts cannot be drawn again"
+            )
+        return Resampled("texts drawn again", found.texts, partial(self._values, found, calibration.sites))

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping
 from functools import partial
 from typing import Any
 
+import numpy as np
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
@@ -24,6 +25,7 @@ from headwise.analysis.sites import Site
 from headwise.analysis.still import still
 from headwise.prune.importance.collected import Collected, GateSums
 from headwise.prune.importance.moments import Moments
+from headwise.prune.importance.parts import parts_of
 
 #: One text in eight checks the repair that the others were fitted on, chosen by its content.
 HELD_OUT = 8
@@ -64,12 +66,13 @@ def collect(
         for batch in track(batches, label=label):
             _Pass(model, sites, batch, found, moments).run(task)
             found.examples += len(batch.texts)
+            np.add.at(found.texts, parts_of(batch.texts).numpy(), 1)
     if not found.examples:
         raise BadInput("calibration: there are no texts; give at least one")
     if task is not None and not any(bool(sums.absolute.any()) for sums in found.gates.values()):
         raise BadInput(
             "the task's loss has no gradient at any head (a divergence from the model's own predictions has "
-            "none at the dense model); use a task with labels, or score magnitude, ablation or redundancy"
+            "none at the dense model); use a task with labels, `loss: predictions`, or score magnitude or ablation"
         )
     found.complete({name: partial(_empty, model, site, moments) for name, site in sites.items()})
     return found
@@ -78,7 +81,7 @@ def collect(
 def _empty(model: nn.Module, site: Site, moments: bool) -> tuple[GateSums, Moments | None, Tensor]:
     weight = output_weight(model, site)
     out, columns = weight.shape
-    gates = GateSums.zeros(columns // site.head_dim, weight.device)
+    gates = GateSums.zeros(columns // site.head_dim, columns, weight.device)
     slopes = Moments.zeros(out, weight.device).second
     return gates, Moments.zeros(columns, weight.device) if moments else None, slopes
 
@@ -94,11 +97,13 @@ class _Pass:
     ) -> None:
         self.model, self.sites, self.batch, self.found, self.moments = model, sites, batch, found, moments
         self.held = torch.tensor([int(text.id[:8], 16) % HELD_OUT == 0 for text in batch.texts])
+        self.parts = parts_of(batch.texts)
         self.leaves: list[Tensor] = []
         self.running: dict[str, list[tuple[Site, Tensor, Tensor]]] = {site.output: [] for site in sites.values()}
         self.gradients: dict[str, Tensor] = {}
         self.per_token: dict[str, Tensor] = {}
-        self.tokens: dict[str, int] = {}
+        self.pulls: dict[str, Tensor] = {}
+        self.tokens: dict[str, Tensor] = {}
         self.masks: dict[str, Tensor] = {}
 
     def run(self, task: Any) -> None:
@@ -118,12 +123,13 @@ class _Pass:
             torch.autograd.grad(losses.sum(), self.leaves, allow_unused=True)
         for name, gradients in self.gradients.items():
             if name not in self.found.gates:
-                self.found.gates[name] = GateSums.zeros(gradients.shape[-1], gradients.device)
-            self.found.gates[name].add(gradients, self.per_token[name], self.tokens[name])
+                columns = self.pulls[name].shape[-1]
+                self.found.gates[name] = GateSums.zeros(gradients.shape[-1], columns, gradients.device)
+            self.found.gates[name].add(self.parts, gradients, self.per_token[name], self.pulls[name], self.tokens[name])
 
     def _see(self, site: Site, context: Tensor) -> None:
         valid = self._valid(site, context)
-        self.found.add_contexts(site, by_token(context, valid), valid, self.held)
+        self.found.add_contexts(site, by_token(context, valid), valid, self.held, self.parts)
 
     def _enter(self, site: Site, context: Tensor) -> Tensor:
         if not context.requires_grad:
@@ -144,19 +150,20 @@ class _Pass:
             if self.moments:
                 output.register_hook(
                     lambda slope: self.found.add_contexts(
-                        site, by_token(context, valid), valid, self.held, by_token(slope, valid)
+                        site, by_token(context, valid), valid, self.held, self.parts, by_token(slope, valid)
                     )
                 )
 
         return hook
 
     def _gates(self, site: Site, context: Tensor, slope: Tensor, valid: Tensor) -> None:
-        products = by_token(context, valid) * by_token(slope, valid)
-        heads = products.reshape(*valid.shape, -1, site.head_dim).sum(-1) * valid.unsqueeze(-1)
+        real, pull = valid.unsqueeze(-1), by_token(slope, valid)
+        heads = (by_token(context, valid) * pull).reshape(*valid.shape, -1, site.head_dim).sum(-1) * real
         name = site.name
         self.gradients[name] = self.gradients.get(name, 0) + heads.sum(1)
-        self.per_token[name] = self.per_token.get(name, 0) + heads.abs().sum((0, 1))
-        self.tokens[name] = self.tokens.get(name, 0) + int(valid.sum())
+        self.per_token[name] = self.per_token.get(name, 0) + heads.abs().sum(1)
+        self.pulls[name] = self.pulls.get(name, 0) + (pull.square() * real).sum(1)
+        self.tokens[name] = self.tokens.get(name, 0) + valid.sum(1)
 
     def _mask_watches(self) -> list[Any]:
         """Hooks that note the padding of each call: a task may call the model with other texts than the batch's."""

@@ -8,6 +8,7 @@ import numpy as np
 from pydantic import BaseModel, ConfigDict, Field
 
 from headwise.prune.importance.calibration import Calibration
+from headwise.prune.importance.resampled import untouched
 from headwise.prune.importance.scores import Scores, spread
 
 
@@ -40,4 +41,4 @@ class Magnitude(BaseModel):
                 norms = norms / (np.linalg.norm(norms) + 1e-20)
             # A site that lost every head keeps one ghost: it has no original index and no score.
             values[name] = spread(site, norms[: len(site.kept)])
-        return Scores(self.kind, values)
+        return Scores(self.kind, values, resampled=untouched(values, "the weights alone rank: no text is looked at"))

@@ -8,6 +8,7 @@ import numpy as np
 from pydantic import BaseModel, ConfigDict
 
 from headwise.prune.importance.calibration import Calibration
+from headwise.prune.importance.resampled import untouched
 from headwise.prune.importance.scores import Scores, spread
 
 
@@ -35,4 +36,5 @@ class Random(BaseModel):
         for name, site in calibration.sites.items():
             drawn = generator.random(site.heads)
             values[name] = spread(site, drawn[list(site.kept)])
-        return Scores(self.kind, values)
+        drawn_once = untouched(values, "drawn by the seed: no text is looked at, and another seed ranks otherwise")
+        return Scores(self.kind, values, resampled=drawn_once)

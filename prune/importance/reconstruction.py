@@ -7,6 +7,7 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field
 
+from headwise.prune.importance.alone import cost_alone
 from headwise.prune.importance.calibration import Calibration
 from headwise.prune.importance.scores import Scores, removal_ranks
 from headwise.prune.selection.blocks import Block
@@ -53,7 +54,8 @@ class Reconstruction(BaseModel):
         contexts = calibration.moments(self.weight, self.loss)
         slopes = None if self.weight == "none" else calibration.gradients(moments=True, loss=self.loss)
         costs = RepairCosts(calibration.model, contexts, slopes, self.ridge)
-        return Scores(self.kind, removal_ranks(calibration.sites, costs), costs)
+        alone = cost_alone(calibration.model, calibration.sites, contexts, slopes)
+        return Scores(self.kind, removal_ranks(calibration.sites, costs), costs, resampled=alone)
 
 
 class RepairCosts:

@@ -10,6 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from headwise.analysis.errors import BadInput
 from headwise.prune.importance.calibration import Calibration
 from headwise.prune.importance.gradient import Gradient
+from headwise.prune.importance.resampled import Resampled
 from headwise.prune.importance.scores import Scores
 
 
@@ -58,7 +59,8 @@ class Redundancy(BaseModel):
         heads = [(name, head) for name, site in calibration.sites.items() for head in site.kept]
         rows = [place[head] for head in heads]
         similarity = similarity[np.ix_(rows, rows)]
-        distances, rivals = clusters_lost(similarity, self._importance(calibration, heads, rows), self.linkage)
+        importance, scored = self._importance(calibration, heads, rows)
+        distances, rivals = clusters_lost(similarity, importance, self.linkage)
         values = {name: np.full(site.heads, np.nan) for name, site in calibration.sites.items()}
         notes: dict[str, dict[int, str]] = {name: {} for name in values}
         for index, (name, head) in enumerate(heads):
@@ -67,7 +69,27 @@ class Redundancy(BaseModel):
                 rival_site, rival_head = heads[rivals[index]]
                 r = similarity[index, rivals[index]]
                 notes[name][head] = f"nearest head that matters more: {rival_site}.{rival_head} (r = {r:.2f})"
-        return Scores(self.kind, values, notes=notes)
+        return Scores(self.kind, values, notes=notes, resampled=self._resampled(heads, similarity, values, scored))
+
+    def _resampled(
+        self, heads: list[tuple[str, int]], similarity: np.ndarray, values: dict[str, np.ndarray], scored: Scores | None
+    ) -> Resampled:
+        """Who matters most, on texts drawn again; who is alike, as measured."""
+        way = scored.resampled if scored is not None else None
+        if way is None or way.anew is None:
+            return Resampled("the evidence keeps similarity and norms of all texts together")
+
+        def anew(weights: np.ndarray) -> dict[str, np.ndarray]:
+            drawn = way.anew(weights)  # type: ignore[misc]
+            importance = np.array([drawn[name][head] for name, head in heads])
+            found = {name: np.full_like(value, np.nan) for name, value in values.items()}
+            for (name, head), distance in zip(
+                heads, clusters_lost(similarity, importance, self.linkage)[0], strict=True
+            ):
+                found[name][head] = distance
+            return found
+
+        return Resampled("who matters is asked of texts drawn again; similarity stays as measured", way.texts, anew)
 
     def _similarity(self, calibration: Calibration) -> tuple[dict[tuple[str, int], int], np.ndarray]:
         arrays = getattr(calibration.evidence, "arrays", {})
@@ -83,14 +105,17 @@ class Redundancy(BaseModel):
             raise BadInput(f"score redundancy: the evidence is of another model: it has no head {missing[0]}")
         return place, np.nan_to_num(np.asarray(found, dtype=np.float64))
 
-    def _importance(self, calibration: Calibration, heads: list[tuple[str, int]], rows: list[int]) -> np.ndarray:
+    def _importance(
+        self, calibration: Calibration, heads: list[tuple[str, int]], rows: list[int]
+    ) -> tuple[np.ndarray, Scores | None]:
+        """What decides who stays, and the score that it is from, if it is one."""
         if self.matters == "gradient":
             gradient = Gradient().score(calibration)
-            return np.array([gradient[name][head] for name, head in heads])
+            return np.array([gradient[name][head] for name, head in heads]), gradient
         norms: Any = calibration.evidence.arrays.get("statistics/context_norm")
         if norms is None:
             raise BadInput("score redundancy: the evidence has no statistics/context_norm; use matters: gradient")
-        return np.nan_to_num(np.asarray(norms, dtype=np.float64)[rows])
+        return np.nan_to_num(np.asarray(norms, dtype=np.float64)[rows]), None
 
 
 def clusters_lost(

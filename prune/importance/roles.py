@@ -9,6 +9,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from headwise.prune.importance.calibration import Calibration
 from headwise.prune.importance.known import from_evidence
+from headwise.prune.importance.resampled import Resampled
 from headwise.prune.importance.scores import Scores
 
 
@@ -51,4 +52,5 @@ class Roles(BaseModel):
             best = np.maximum(table.max(0), 0.0)
             values[name] = np.where(np.isin(np.arange(site.heads), site.kept), best, np.nan)
             notes[name] = {h: f"surely {chosen[int(table[:, h].argmax())]}" for h in site.kept if best[h] > 0}
-        return Scores(self.kind, values, notes=notes)
+        how = "read from the evidence, which keeps intervals and not single texts"
+        return Scores(self.kind, values, notes=notes, resampled=Resampled(how))

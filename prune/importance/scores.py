@@ -8,6 +8,7 @@ from dataclasses import replace
 import numpy as np
 
 from headwise.analysis.sites import Site
+from headwise.prune.importance.resampled import Resampled
 from headwise.prune.selection.costs import AdditiveCosts, Costs
 from headwise.prune.selection.greedy import greedy
 from headwise.prune.selection.keep import Keep
@@ -22,6 +23,7 @@ class Scores(Mapping[str, np.ndarray]):
         values_by_site: the mapping itself.
         costs: what removals cost; scores simply add up unless the score knows better.
         notes: what there is to say about single heads: site -> head -> words for the reason.
+        resampled: how the values come out on texts drawn again.
 
     >>> Scores("random", {"0": np.array([1.0, 2.0])})["0"]
     array([1., 2.])
@@ -33,11 +35,13 @@ class Scores(Mapping[str, np.ndarray]):
         values: dict[str, np.ndarray],
         costs: Costs | None = None,
         notes: dict[str, dict[int, str]] | None = None,
+        resampled: Resampled | None = None,
     ) -> None:
         self.kind = kind
         self.values_by_site = values
         self.costs = costs if costs is not None else AdditiveCosts(values)
         self.notes = notes or {}
+        self.resampled = resampled
 
     def __getitem__(self, site: str) -> np.ndarray:
         return self.values_by_site[site]

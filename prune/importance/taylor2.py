@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
-from typing import ClassVar, Literal
+from collections.abc import Mapping
+from functools import partial
+from typing import Any, ClassVar, Literal
 
-from pydantic import BaseModel, ConfigDict
+import numpy as np
+from pydantic import BaseModel, ConfigDict, Field
 
-from headwise.prune.importance.calibration import Calibration
+from headwise.analysis.sites import Site
+from headwise.prune.importance.calibration import LOSSES, Calibration, Loss
+from headwise.prune.importance.resampled import Resampled
 from headwise.prune.importance.scores import Scores, spread
 
 
@@ -27,6 +32,7 @@ class Taylor2(BaseModel):
     passes_per_head: ClassVar[float] = 0
 
     kind: Literal["taylor2"] = "taylor2"
+    loss: Loss = Field(default="labels", description=LOSSES)
 
     def score(self, calibration: Calibration) -> Scores:
         """Scores per head, in units of the loss per text.
@@ -34,10 +40,15 @@ class Taylor2(BaseModel):
         Raises:
             BadInput: no task, or a loss without gradient.
         """
-        found = calibration.gradients()
-        values = {}
-        for name, site in calibration.sites.items():
-            sums = found.gates[name]
-            change = (-sums.signed + sums.outer.diagonal() / 2) / found.examples
-            values[name] = spread(site, change.cpu().numpy()[: len(site.kept)])
-        return Scores(self.kind, values)
+        found, sites = calibration.gradients(loss=self.loss), calibration.sites
+        resampled = Resampled("texts drawn again", found.texts, partial(_values, found, sites))
+        return Scores(self.kind, _values(found, sites), resampled=resampled)
+
+
+def _values(found: Any, sites: Mapping[str, Site], weights: np.ndarray | None = None) -> dict[str, np.ndarray]:
+    values = {}
+    for name, site in sites.items():
+        sums = found.gates[name].total(weights)
+        change = (-sums.signed + sums.outer.diagonal() / 2) / found.count(weights)
+        values[name] = spread(site, change[: len(site.kept)])
+    return values

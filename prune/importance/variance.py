@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from typing import ClassVar, Literal
+from collections.abc import Mapping
+from functools import partial
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field
 
+from headwise.analysis.sites import Site
 from headwise.prune.importance.calibration import Calibration
+from headwise.prune.importance.resampled import Resampled
 from headwise.prune.importance.scores import Scores, spread
 
 
@@ -40,13 +44,23 @@ class Variance(BaseModel):
         """
         from headwise.analysis.projections import output_weight
 
-        found = calibration.contexts()
+        found, sites, squares = calibration.contexts(), calibration.sites, {}
+        for name, site in sites.items():
+            squares[name] = np.square(output_weight(calibration.model, site).double().cpu().numpy()).sum(0)
+        resampled = Resampled("texts drawn again", found.texts, partial(self._values, found, sites, squares))
+        return Scores(self.kind, self._values(found, sites, squares), resampled=resampled)
+
+    def _values(
+        self,
+        found: Any,
+        sites: Mapping[str, Site],
+        squares: Mapping[str, np.ndarray],
+        weights: np.ndarray | None = None,
+    ) -> dict[str, np.ndarray]:
         values = {}
-        for name, site in calibration.sites.items():
-            fluctuation = (found.fit[name] + found.held[name]).matrix(centred=True).diagonal()
-            weight = output_weight(calibration.model, site).double().cpu().numpy()
-            columns = fluctuation * np.square(weight).sum(0)
+        for name, site in sites.items():
+            columns = found.columns[name].squares(centred=True, weights=weights) * squares[name]
             if self.normalize == "standard":
                 columns = (columns - columns.mean()) / (columns.std(ddof=1) + 1e-20)
             values[name] = spread(site, columns.reshape(-1, site.head_dim).mean(1)[: len(site.kept)])
-        return Scores(self.kind, values)
+        return values

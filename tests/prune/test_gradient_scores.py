@@ -205,7 +205,7 @@ def test_outputs_need_no_labels_and_average_to_every_outputs_gradient():
     drawn = np.zeros(8)
     for seed in range(100):
         found = Calibration(model, find_sites(model), batched(), None, seed=seed).gradients(loss="outputs")
-        drawn += np.concatenate([found.gates[name].outer.diagonal().numpy() for name in ("0", "1")])
+        drawn += np.concatenate([found.gates[name].total().outer.diagonal() for name in ("0", "1")])
     np.testing.assert_allclose(drawn / 100, expected, rtol=0.35)
     one, other = (Outputs(3).losses(model, batch) for batch in (batched(2)[0], batched(4)[0]))
     torch.testing.assert_close(one, other[:2])

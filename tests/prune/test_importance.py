@@ -5,16 +5,22 @@ import pytest
 import torch
 from pydantic import TypeAdapter
 
+from headwise.analysis.capture import capture
 from headwise.analysis.errors import BadInput
 from headwise.analysis.gates import contexts
 from headwise.analysis.projections import output_weight
+from headwise.analysis.similarity import Pearson
 from headwise.analysis.sites import Site, find_sites
+from headwise.analysis.statistics import Statistics
 from headwise.prune.importance import SCORES, Calibration
 from headwise.prune.importance.fisher import Fisher
 from headwise.prune.importance.gradient import Gradient
+from headwise.prune.importance.parts import parts_of
 from headwise.prune.importance.reconstruction import Reconstruction
 from headwise.prune.importance.redundancy import Redundancy, clusters_lost
+from headwise.prune.importance.resampled import PARTS, Resampled
 from headwise.prune.selection import Budget, select
+from headwise.prune.stability import stability
 from tests.prune.importance_scene import (
     ROWS,
     Labels,
@@ -27,21 +33,104 @@ from tests.prune.importance_scene import (
 )
 
 
+def analysed(model, batches):
+    """Evidence of what scores read, from these very batches."""
+    sites = find_sites(model)
+    reducers = [Statistics(sites), Pearson(sites)]
+    capture(model, batches, reducers, sites=sites)
+    measured = reducers[0].result() | reducers[1].result()
+    firm = measured["statistics/confidence"]
+    return evidence_of(model, **measured, **{"roles/self/low": firm - firm.mean()})
+
+
+#: Ways of scores that their defaults leave out. What is trained batch by batch, or summed batch by batch, is not here.
+VARIANTS = {
+    "per-token": Gradient(variant="per-token"),
+    "site": Gradient(normalize="site"),
+    "block": Fisher(form="block"),
+    "predictions": Fisher(loss="predictions"),
+    "outputs": SCORES["taylor2"](loss="outputs"),
+    "diverging": SCORES["ablation"](loss="predictions"),
+    "standard": SCORES["variance"](normalize="standard"),
+    "weighted": Reconstruction(weight="gradient"),
+    "none": Reconstruction(weight="none"),
+}
+EVERY = {kind: score() for kind, score in SCORES.items() if kind != "gates"} | VARIANTS
+
+
 @pytest.mark.parametrize("name", ["bert", "llama"])
-@pytest.mark.parametrize("kind", ["gradient", "gradient-token", "fisher", "reconstruction", "ablation"])
-def test_scores_depend_neither_on_the_batches_nor_on_padding(name, kind):
-    score = {"gradient-token": Gradient(variant="per-token"), "gradient": Gradient()}.get(kind)
-    score = score or SCORES[kind]()
+def test_no_score_depends_on_the_batches_or_on_padding(name):
     model = made(name)
     views = [batched(5), batched(4, width=11), batched(3, rows=ROWS[::-1]), batched(1)]
-    views = views[:2] if kind == "ablation" else views
-    if name == "llama":
-        views.append(batched(4, left=True))
-    found = [score.score(calibration(model, batches)) for batches in views]
-    for other in found[1:]:
-        np.testing.assert_allclose(flat(other), flat(found[0]), rtol=1e-7, atol=1e-12)
-    costs = [[f.costs.start(b).costs([(1,)]) for b in blocks(model).values()] for f in found]
-    np.testing.assert_allclose(costs[1:], [costs[0]] * (len(views) - 1), rtol=1e-7, atol=1e-12)
+    views += [batched(4, left=True)] if name == "llama" else []
+    seen = [calibration(model, batches, evidence=analysed(model, batches)) for batches in views]
+    # A pass per head and batch: two views say as much as five.
+    few = [calibration(model, batches) for batches in (batched(12), batched(7, width=11))]
+    parts = list(blocks(model).values())
+    for way, score in EVERY.items():
+        found = [score.score(context) for context in (few if score.kind == "ablation" else seen)]
+        for other in found[1:]:
+            np.testing.assert_allclose(flat(other), flat(found[0]), rtol=1e-6, atol=1e-12, err_msg=way)
+            prices = [[f.costs.start(part).costs([(1,)]) for part in parts] for f in (found[0], other)]
+            np.testing.assert_allclose(prices[1], prices[0], rtol=1e-6, atol=1e-12, err_msg=way)
+
+
+def test_trained_gates_do_not_depend_on_padding():
+    model = made("bert")
+    found = [SCORES["gates"](steps=6).score(calibration(model, batched(4, width=width))) for width in (0, 11)]
+    np.testing.assert_allclose(flat(found[0]), flat(found[1]), rtol=1e-6)
+
+
+def test_scores_on_texts_drawn_again_are_those_of_the_drawn_texts():
+    model = made("bert")
+    parts = parts_of([text for batch in batched(1) for text in batch.texts]).numpy()
+    drawn = np.random.default_rng(3).integers(0, 3, PARTS)
+    again = [row for row, part in zip(ROWS, parts, strict=True) for _ in range(drawn[part])]
+    assert 0 < len(again) != len(ROWS)
+    whole, sample = batched(12), batched(12, rows=again)
+    context = calibration(model, whole, evidence=analysed(model, whole))
+    oracle = calibration(model, sample, evidence=analysed(model, sample))
+    # Of redundancy, similarity stays as measured on all texts.
+    similar = {name: found for name, found in context.evidence.arrays.items() if name.startswith("similarity")}
+    oracle.evidence.arrays.update(similar)
+    silent = set()
+    for way, score in EVERY.items():
+        found = score.score(context).resampled
+        if found.anew is None:
+            silent.add(way)
+        elif found.instead is not None:
+            expected = score.score(oracle).resampled.instead
+            np.testing.assert_allclose(flat(found.anew(drawn)), flat(expected), rtol=1e-6, err_msg=way)
+        else:
+            np.testing.assert_allclose(flat(found.anew(drawn)), flat(score.score(oracle)), rtol=1e-6, err_msg=way)
+    assert silent == {"roles"}
+    assert Gradient(variant="per-batch").score(context).resampled.anew is None
+
+
+def test_stability_says_how_alike_the_ranks_of_other_texts_are():
+    model = made("bert")
+    context = calibration(model, evidence=analysed(model, batched()))
+    for kind, fixed in (("magnitude", True), ("random", True), ("fisher", False)):
+        scores = SCORES[kind]().score(context)
+        found = stability(kind, scores, scores.resampled, seed=0, resamples=40)
+        assert found["schema"] == 1
+        assert found["score"] == kind
+        assert (found["tau"] == 1.0 and found["resamples"] == 0) == fixed
+        assert found["low"] <= found["tau"] <= found["high"]
+    assert found == stability(kind, scores, scores.resampled, seed=0, resamples=40)
+    assert found != stability(kind, scores, scores.resampled, seed=1, resamples=40)
+    values = {"0": np.arange(40.0)}
+    noise = np.random.default_rng(0)
+    unsure = Resampled("noise", np.ones(PARTS), lambda _: {"0": noise.random(40)})
+    chance = stability("noise", values, unsure, seed=0)
+    assert abs(chance["tau"]) < 0.05
+    assert chance["low"] < -0.1 < 0.1 < chance["high"]
+    swapped = Resampled("one pair", np.ones(PARTS), lambda _: {"0": np.array([1.0, 0.0, 2.0, np.nan])})
+    assert stability("pair", {"0": np.array([0.0, 1.0, 2.0, np.nan])}, swapped, seed=0)["tau"] == pytest.approx(1 / 3)
+    for unknown in (None, Resampled("not from sums"), Resampled("one text", np.eye(PARTS)[0], lambda _: values)):
+        told = stability("unknown", values, unknown, seed=0)
+        assert (told["tau"], told["resamples"]) == (None, 0)
+        assert told["how"]
 
 
 def test_one_pass_serves_gradient_fisher_and_reconstruction():

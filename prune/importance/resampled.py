@@ -1,0 +1,63 @@
+"""Resampled: what a score would have been on other texts, from sums kept apart by parts of the texts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+#: Texts are spread over this many parts by their content; a part is drawn again as one.
+PARTS = 64
+
+#: From how often each part was drawn [part] to the score of every head, by site.
+Anew = Callable[[np.ndarray], Mapping[str, np.ndarray]]
+
+
+@dataclass(frozen=True)
+class Resampled:
+    """How a score depends on the texts.
+
+    Attributes:
+        how: in words: what is drawn again and what is held fixed, or why nothing is.
+        texts: how many texts (or how much else) each part holds, [part]; None where no texts are looked at.
+        anew: the score on resampled texts; None where it cannot be had from sums. Without `texts` the score
+            has nothing to do with them, and always ranks the same.
+        instead: what `anew` gives on all texts once, where that is a part of the score and not the score itself.
+    """
+
+    how: str
+    texts: np.ndarray | None = None
+    anew: Anew | None = None
+    instead: Mapping[str, np.ndarray] | None = None
+
+    @property
+    def without_texts(self) -> bool:
+        """Whether the score looks at no text at all.
+
+        >>> Resampled("weights alone", None, lambda _: {}).without_texts
+        True
+        """
+        return self.texts is None and self.anew is not None
+
+
+def untouched(values: Mapping[str, np.ndarray], how: str) -> Resampled:
+    """Of a score that looks at no text.
+
+    >>> untouched({"0": np.ones(2)}, "the weights alone").anew(np.ones(PARTS))
+    {'0': array([1., 1.])}
+    """
+    return Resampled(how, None, lambda _: values)
+
+
+def weighted(sums: np.ndarray, weights: np.ndarray | None = None) -> np.ndarray:
+    """Sums over the parts, each as often as it was drawn (once by default).
+
+    Args:
+        sums: [part, ...].
+        weights: [part].
+
+    >>> weighted(np.array([[1.0, 2.0], [3.0, 4.0]]), np.array([2.0, 0.0]))
+    array([2., 4.])
+    """
+    return np.asarray(sums.sum(0) if weights is None else np.tensordot(weights, sums, axes=1))
