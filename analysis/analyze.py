@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import platform
 from collections.abc import Mapping, Sequence
 from importlib.metadata import version
@@ -12,7 +11,7 @@ import numpy as np
 from torch import nn
 
 from headwise.analysis.annotations import Annotated
-from headwise.analysis.batching import Batch, Batches, batches
+from headwise.analysis.batching import Batches, batches
 from headwise.analysis.capture import DOORS, MEMORY, Door, Pass
 from headwise.analysis.errors import BadInput
 from headwise.analysis.evidence import Evidence
@@ -20,6 +19,7 @@ from headwise.analysis.intervention import PROBES, intervene
 from headwise.analysis.kernels import kernel_of
 from headwise.analysis.minimal_pairs import Pair
 from headwise.analysis.portions import MOST, Portions
+from headwise.analysis.probes import OwnLoss, few_texts
 from headwise.analysis.processes import shared_capture
 from headwise.analysis.redundancy import THRESHOLD, cluster, stability
 from headwise.analysis.roles import ROLES
@@ -34,8 +34,6 @@ from headwise.analysis.texts import Corpus
 #: Parts of the texts that clusters are resampled from, and the bytes that their products may take.
 BLOCKS = 32
 BLOCK_MEMORY = 256 * 2**20
-#: Batches of texts that interventions are judged on.
-PROBED = 2
 
 
 def analyze(
@@ -56,6 +54,7 @@ def analyze(
     door: str = "auto",
     interventions: bool = False,
     pairs: Sequence[Pair] | None = None,
+    own: OwnLoss | None = None,
     seed: int = 0,
 ) -> Evidence:
     """Evidence about every head: statistics, similarity of all pairs, clusters, roles.
@@ -82,6 +81,7 @@ def analyze(
         door: how maps are come by, see `capture`.
         interventions: silence the heads of roles and see what it does, see `intervene`.
         pairs: of sentences, for the intervention on coreference.
+        own: what interventions are judged by where the model has no language-modelling head.
         seed: of the bootstrap.
 
     Raises:
@@ -127,7 +127,8 @@ def analyze(
     evidence = Evidence(heads_of(sites), arrays, facts)
     if interventions:
         asked = [role for role in roles if role in PROBES]
-        tested = intervene(model, tokenizer, evidence, _few(data), roles=asked, pairs=pairs, seed=seed)
+        few = few_texts(corpus, tokenizer, model, max_length, seed)
+        tested = intervene(model, tokenizer, evidence, few, roles=asked, pairs=pairs, own=own, seed=seed)
         evidence.facts["interventions"] = tested
     return evidence
 
@@ -156,12 +157,6 @@ def measure_of(
     else:
         measure = MEASURES[name](sites)
     return Focused(measure) if ordinary else measure
-
-
-def _few(data: Batches) -> list[Batch]:
-    """Some batches of middling length: probes on texts are repeated for every draw."""
-    everything = len(data)
-    return list(itertools.islice(data, everything // 2, everything // 2 + PROBED))
 
 
 def _portions(data: Batches, sites: Mapping[str, Site], memory: int) -> Portions:

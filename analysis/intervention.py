@@ -89,7 +89,7 @@ def intervene(
         | `probe` | `repetition`, `agreement`, `language` or `task`; None, as all below, if not tested |
         | `measured` | what the probe measures, as part of a sentence |
         | `count` | how many sequences, pairs or texts it is measured on |
-        | `heads` | labels of the silenced heads, the strongest first; an empty list if not tested |
+        | `heads` | labels of the silenced heads, the strongest first; empty if not tested, as `random` |
         | `base`, `silenced` | the probe's number as the model is, and without these heads; nats |
         | `effect` | `silenced` − `base`: above 0 it did harm |
         | `random` | `mean`, `low`, `high` (central 95 %) and `max` of the effects of the random draws |
@@ -125,9 +125,9 @@ def _own(own: OwnLoss, model: nn.Module) -> Probe:
 
 def _untested(role: str, why: str) -> dict[str, Any]:
     says = f"Not applicable: {why}."
-    nothing = dict.fromkeys(("base", "silenced", "effect", "random", "draws", "as_harmful", "p"))
+    nothing: dict[str, Any] = dict.fromkeys(("base", "silenced", "effect", "draws", "as_harmful", "p"))
     shown = {"role": role, "verdict": "not applicable", "says": says, "reason": why}
-    return shown | {"probe": None, "measured": None, "count": None, "heads": []} | nothing
+    return shown | {"probe": None, "measured": None, "count": None, "heads": [], "random": {}} | nothing
 
 
 def _tested(

@@ -10,14 +10,17 @@ import torch
 from jaxtyping import Bool
 from torch import Tensor, nn
 
-from headwise.analysis.batching import Batch, Tokens
+from headwise.analysis.batching import Batch, Tokens, batches
 from headwise.analysis.minimal_pairs import Pair, agreement_pairs, preference
 from headwise.analysis.roles.random_sequences import LENGTH, repeated_sequences
+from headwise.analysis.texts import Corpus
 
 #: Sequences said twice, and sentence pairs at most: for a causal model, and for one that fills gaps, which has to
 #: read a sentence once for each of its tokens.
 SEQUENCES = 16
 PAIRS = {"next": 64, "gaps": 16}
+#: Texts that a loss is measured on, and tokens of each: it is measured again for every draw of heads.
+TEXTS, TOKENS = 16, 128
 #: Of the tokens, every so-many-th is masked: in texts, and in the second half of sequences said twice.
 _GAPS, _GAPS_SAID_TWICE = 7, 4
 
@@ -122,6 +125,15 @@ def probe_of(
     if way == "next":
         return Probe(kind, measured, SEQUENCES, lambda: loss(model, again, start=LENGTH))
     return Probe(kind, measured, SEQUENCES, lambda: gap_loss(model, again, tokenizer.mask_token_id, _gaps_said_twice))
+
+
+def few_texts(
+    corpus: Corpus, tokenizer: Any, model: nn.Module, max_length: int | None = None, seed: int = 0
+) -> list[Batch]:
+    """Sixteen of the texts, cut to 128 tokens: enough for a loss that is measured once for every draw."""
+    drawn = corpus.sample(TEXTS, seed, stratified=False)
+    length = TOKENS if max_length is None else min(TOKENS, max_length)
+    return list(batches(drawn, tokenizer, batch_size=TEXTS, max_length=length, model=model))
 
 
 def loss(model: nn.Module, batches: Iterable[Batch], start: int = 0) -> float:

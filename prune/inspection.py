@@ -106,12 +106,15 @@ def inspect(
     from headwise.analysis.reading import read_source
     from headwise.prune.environment import environment, now
     from headwise.prune.opening import open_checkpoint
+    from headwise.prune.own_loss import own_loss
     from headwise.prune.report import write
 
     how = (looking or Looking()).arguments()
     corpus = read_source(source, split=split, text=text).sample(samples, seed)
     opened = open_checkpoint(model, revision=revision, dtype=dtype, device=device, trust_remote_code=trust_remote_code)
     made = environment(seed=seed, model=opened.facts, texts={"calibration": corpus.summary()})
+    if how["interventions"]:
+        how["own"] = own_loss(opened.model, opened.tokenizer, corpus, max_length=max_length, seed=seed)
     if world()[0]:
         # Only the first process writes; the others lend it their share of the work.
         analyze(opened.model, opened.tokenizer, corpus, batch_size=batch_size, max_length=max_length, seed=seed, **how)
