@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import inspect
 import itertools
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, get_args
 
@@ -15,6 +15,7 @@ from torch import nn
 from headwise.analysis.batching import Batch
 from headwise.analysis.errors import BadInput
 from headwise.analysis.hooks import Hooks
+from headwise.analysis.keeping import KeptPass
 from headwise.analysis.kernels import eager_kernel
 from headwise.analysis.padding import right_padded
 from headwise.analysis.portions import Portions, map_bytes, shortened
@@ -40,20 +41,29 @@ class Pass:
     Attributes:
         texts: how many.
         batches: how many.
-        rows: query rows looked at, over all texts, in the site that has the most.
-        excluded: rows left out because a map had NaN or no mass there, by site (only sites that had any).
-        missing: mean mass that the rows lack to 1, by site (only sites with attention sinks).
         tiled: how many of the texts were looked at in tiles.
+        excluded: rows left out because a map had NaN or no mass there, by site (only sites that had any).
         rows_by_site: rows looked at, by site.
+        lost: mass that the rows lack to 1, summed, by site whose maps were looked at.
     """
 
     texts: int = 0
     batches: int = 0
-    rows: int = 0
-    excluded: dict[str, int] = field(default_factory=dict)
-    missing: dict[str, float] = field(default_factory=dict)
     tiled: int = 0
+    excluded: dict[str, int] = field(default_factory=dict)
     rows_by_site: dict[str, int] = field(default_factory=dict)
+    lost: dict[str, float] = field(default_factory=dict)
+
+    @property
+    def rows(self) -> int:
+        """Query rows looked at, over all texts, in the site that has the most."""
+        return max(self.rows_by_site.values(), default=0)
+
+    @property
+    def missing(self) -> dict[str, float]:
+        """Mean mass that the rows lack to 1, by site (only sites with attention sinks)."""
+        rows = self.rows_by_site
+        return {name: lost / rows[name] for name, lost in self.lost.items() if lost > 1e-3 * rows[name]}
 
 
 def capture(
@@ -64,6 +74,7 @@ def capture(
     sites: Mapping[str, Site] | None = None,
     door: Door = "auto",
     memory: int | None = None,
+    kept: KeptPass | None = None,
 ) -> Pass:
     """Show every batch's maps and contexts to the reducers, in one pass, and leave the model as it was.
 
@@ -81,6 +92,7 @@ def capture(
         door: `eager` or `tiles` for all batches; `auto` takes tiles for batches whose maps do not fit
             `memory`, if the model's tiles agree with its eager maps.
         memory: bytes for one batch's maps or one tile of all sites; without it `auto` is eager.
+        kept: where the sums are written every now and then; batches that it has already are passed over.
 
     Returns:
         What was gone through, and what had to be left out. Results stay with the reducers.
@@ -113,27 +125,48 @@ def capture(
         sites = find_sites(model)
     needs = frozenset[str]().union(*(reducer.needs for reducer in reducers))
     went = Pass()
-    ratio: dict[str, list[float]] = {}
     choose = _Choice(model, sites, reducers, needs, door, memory)
     with still(model), torch.no_grad():
+        if kept is not None:
+            choose.can = kept.begin(reducers, went).get("tiles", choose.can)
+            if kept.done:
+                return went
         # Portions draw the bar themselves: they know how many batches they come from.
         shown = batches if isinstance(batches, Portions) else track(batches, label="looking at attention heads")
-        aligned = (right_padded(batch) for batch in shown)
-        for tiled, group in itertools.groupby(aligned, key=choose):
-            with choose.hooks(tiled) as hooks:
-                for batch in group:
-                    # Choosing the door of this batch may have run the model.
-                    hooks.forget()
-                    _run(model, sites, batch)
-                    for seen in hooks.look(batch):
-                        for reducer in reducers:
-                            reducer.update(batch, seen)
-                        _count(went, ratio, seen)
-                        del seen
-                    _count_batch(went, batch, hooks.excluded, tiled)
-    went.missing = {name: lost / rows for name, (lost, rows) in ratio.items() if lost > 1e-3 * rows}
-    went.rows = max(went.rows_by_site.values(), default=0)
+        left = shown if kept is None else itertools.islice(shown, kept.position, None)
+        # Closed at once when writing fails, so that no hook outlives the pass.
+        with contextlib.closing(_looked_at(model, sites, left, reducers, choose, went)) as looked:
+            for _ in looked:
+                if kept is not None:
+                    kept.after(reducers, went, {"tiles": choose.can})
+        if kept is not None:
+            kept.after(reducers, went, {"tiles": choose.can}, done=True)
     return went
+
+
+def _looked_at(
+    model: nn.Module,
+    sites: Mapping[str, Site],
+    batches: Iterable[Batch],
+    reducers: Sequence[Reducer],
+    choose: _Choice,
+    went: Pass,
+) -> Generator[Batch]:
+    """Each batch once all reducers have seen it."""
+    aligned = (right_padded(batch) for batch in batches)
+    for tiled, group in itertools.groupby(aligned, key=choose):
+        with choose.hooks(tiled) as hooks:
+            for batch in group:
+                # Choosing the door of this batch may have run the model.
+                hooks.forget()
+                _run(model, sites, batch)
+                for seen in hooks.look(batch):
+                    for reducer in reducers:
+                        reducer.update(batch, seen)
+                    _count(went, seen)
+                    del seen
+                _count_batch(went, batch, hooks.excluded, tiled)
+                yield batch
 
 
 class _Choice:
@@ -214,14 +247,13 @@ def tiles_agree(model: nn.Module, sites: Mapping[str, Site], batch: Batch, lengt
     return True
 
 
-def _count(went: Pass, ratio: dict[str, list[float]], seen: Mapping[str, Seen]) -> None:
+def _count(went: Pass, seen: Mapping[str, Seen]) -> None:
     for name, one in seen.items():
         rows = int(one.queries.sum())
         went.rows_by_site[name] = went.rows_by_site.get(name, 0) + rows
         if one.maps is not None:
-            lost = ratio.setdefault(name, [0.0, 0.0])
-            lost[0] += float((1 - one.mass.mean(1))[one.queries].sum())
-            lost[1] += rows
+            lost = float((1 - one.mass.mean(1))[one.queries].sum())
+            went.lost[name] = went.lost.get(name, 0.0) + lost
 
 
 def _count_batch(went: Pass, batch: Batch, excluded: Mapping[str, int], tiled: bool) -> None:

@@ -14,6 +14,9 @@ from headwise.analysis.roles.relation import rows_of
 from headwise.analysis.roles.sinks import is_first
 from headwise.analysis.seen import Reducer, Seen
 
+#: Attention below this is none at all.
+_NOTHING = 1e-30
+
 
 class Focused(Reducer):
     """A measure that sees neither special tokens nor the first token: keys gone, rows scaled to sum to 1.
@@ -65,7 +68,9 @@ def ordinary(one: Seen, tokens: Mapping[str, Tokens]) -> Seen:
         allowed = allowed & kept[:, None]
         if maps is not None:
             maps = maps * kept[:, None, None].to(maps.dtype)
-            maps = maps / maps.sum(-1, keepdim=True).clamp(min=torch.finfo(maps.dtype).tiny)
+            mass = maps.sum(-1, keepdim=True)
+            # A share that small is rounding, and would not scale to 1.
+            maps = torch.where(mass > _NOTHING, maps / mass.clamp(min=_NOTHING), 0.0)
     queries = queries & allowed.any(-1)
     return replace(one, maps=maps, queries=queries, allowed=allowed & queries[..., None])
 
