@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -365,6 +367,22 @@ def test_ordinary_tokens_alone_are_compared():
     pooled = Pearson(one)
     pooled.update(Batch({}, texts, tokens), {"0": seen_of(one["0"], parked)})
     assert pooled.result()["similarity/pearson"][0, 1] > focused.result()["similarity/pearson"][0, 1] + 0.2
+
+
+def test_a_row_with_nothing_but_rounding_left_counts_for_no_head():
+    one = {"0": site(heads=2)}
+    maps = random_maps(1, 2, 6, seed=4)
+    tokens = {"": streams(1, 6, special=(0,))}
+    # What is left of this row are numbers below the smallest that float32 holds in full: they do not scale to 1.
+    maps[0, 1, 3] = torch.tensor([1.0, 3e-45, 1e-45, 0.0, 4e-45, 0.0])
+    focused, without = Focused(Pearson(one)), Focused(Pearson(one))
+    batch, seen = Batch({}, [Text("a")], tokens), seen_of(one["0"], maps)
+    focused.update(batch, {"0": seen})
+    rows = torch.arange(6)[None] != 3
+    left = replace(seen, queries=seen.queries & rows, allowed=seen.allowed & rows[..., None])
+    without.update(batch, {"0": left})
+    found, wanted = (measure.result()["similarity/pearson"] for measure in (focused, without))
+    np.testing.assert_allclose(found, wanted, atol=1e-6)
 
 
 @pytest.mark.parametrize("kind", MEASURES)
