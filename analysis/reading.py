@@ -10,10 +10,11 @@ from typing import Any
 
 from headwise.analysis.embedded_text import embedded_corpus
 from headwise.analysis.errors import BadInput
+from headwise.analysis.labelling import choices_of, columns_of, labels_of
 from headwise.analysis.media import Media
 from headwise.analysis.media_tables import dataset_table, folder_table, kind_of
 from headwise.analysis.tables import FORMATS, Table, open_table
-from headwise.analysis.texts import Corpus, Label, Text
+from headwise.analysis.texts import Corpus, Text
 
 Column = str | int
 #: Names that text columns usually go by, tried in this order when none is given.
@@ -30,6 +31,7 @@ def read_source(
     text: Column | None = None,
     label: Column | None = None,
     pair: Column | None = None,
+    choices: Column | Sequence[Column] | None = None,
     header: bool | None = None,
     revision: str | None = None,
 ) -> Corpus:
@@ -41,6 +43,7 @@ def read_source(
         text: column of the text, by name or number; guessed from usual names if not given.
         label: column of the label, if there are labels.
         pair: column of the second text, if there are pairs.
+        choices: the column with the list of possible answers, or one column for each.
         header: whether a CSV or TSV begins with a header line.
         revision: of a data set on the hub.
 
@@ -51,16 +54,21 @@ def read_source(
     True
     """
     if source == _EMBEDDED:
-        _refuse(source, "text that Python carries", split=split, revision=revision, text=text, label=label, pair=pair)
+        _refuse(
+            source, "text that Python carries", split=split, revision=revision, text=text, label=label, pair=pair,
+            choices=choices,
+        )  # fmt: skip
         return embedded_corpus()
     path = Path(source).expanduser()
     if path.is_file() or (not path.exists() and path.suffix.lower() in FORMATS):
         _refuse(source, "a file, not a data set", split=split, revision=revision)
         if FORMATS.get(path.suffix.lower(), "text") == "text":
-            _refuse_columns(source, text=text, label=label, pair=pair)
+            _refuse_columns(source, text=text, label=label, pair=pair, choices=choices)
             return read_texts(path)
-        return read_table(path, text, label, pair, header=header)
-    return read_dataset(source, split=split or _TRAIN, text=text, label=label, pair=pair, revision=revision)
+        return read_table(path, text, label, pair, choices=choices, header=header)
+    return read_dataset(
+        source, split=split or _TRAIN, text=text, label=label, pair=pair, choices=choices, revision=revision
+    )
 
 
 def read_texts(path: str | Path) -> Corpus:
@@ -91,6 +99,7 @@ def read_table(
     label: Column | None = None,
     pair: Column | None = None,
     *,
+    choices: Column | Sequence[Column] | None = None,
     header: bool | None = None,
 ) -> Corpus:
     """The rows of a CSV, TSV, JSON-lines, JSON or parquet file.
@@ -104,9 +113,10 @@ def read_table(
     """
     path = Path(path).expanduser()
     if FORMATS.get(path.suffix.lower()) == "text":
-        _refuse_columns(str(path), text=text, label=label, pair=pair)
+        _refuse_columns(str(path), text=text, label=label, pair=pair, choices=choices)
         return read_texts(path)
-    return _corpus(open_table(path, (text, label, pair), header), str(path), text, label, pair)
+    asked = (text, label, pair, *columns_of(choices))
+    return _corpus(open_table(path, asked, header), str(path), text, label, pair, choices=choices)
 
 
 def read_dataset(
@@ -117,6 +127,8 @@ def read_dataset(
     label: Column | None = None,
     pair: Column | None = None,
     revision: str | None = None,
+    *,
+    choices: Column | Sequence[Column] | None = None,
 ) -> Corpus:
     """One split of a data set: `owner/name[:config]` on the hub, or a local folder.
 
@@ -133,7 +145,7 @@ def read_dataset(
     if (folder := _media_folder(name, split)) is not None:
         kind = kind_of(folder)
         if kind is not None:
-            return _corpus(folder_table(folder, kind), f"{name} [{split}]", text, label, pair)
+            return _corpus(folder_table(folder, kind), f"{name} [{split}]", text, label, pair, choices=choices)
     rows = _load(name, config, split, revision)
     source = name + (f":{config}" if config else "") + f" [{split}]" + (f" @{revision}" if revision else "")
     plain = Table(list(rows.column_names), lambda i: rows[rows.column_names[i]][:])
@@ -146,7 +158,7 @@ def read_dataset(
         feature = rows.features[table.columns[table.find(label, source, "label")]]
         # A list of classes (tags of words, several labels of a text) names them in its inner feature.
         names = list(getattr(feature, "names", None) or getattr(getattr(feature, "feature", None), "names", None) or [])
-    return _corpus(table, source, text, label, pair, names)
+    return _corpus(table, source, text, label, pair, names, choices)
 
 
 def _media_folder(name: str, split: str) -> Path | None:
@@ -203,7 +215,7 @@ def _refuse(source: str, kind: str, **asked: object) -> None:
             raise BadInput(f"{source}: {what} {value!r} asked of {kind}, which has none; leave it out")
 
 
-def _refuse_columns(source: str, **columns: Column | None) -> None:
+def _refuse_columns(source: str, **columns: Column | Sequence[Column] | None) -> None:
     for role, column in columns.items():
         if column is not None:
             raise BadInput(
@@ -219,6 +231,7 @@ def _corpus(
     label: Column | None,
     pair: Column | None,
     names: Sequence[str] = (),
+    choices: Column | Sequence[Column] | None = None,
 ) -> Corpus:
     where = table.find(_guess_text(table, source) if text is None else text, source, "text")
     seen = table.columns[where] if table.columns[where] in table.media else ""
@@ -227,7 +240,8 @@ def _corpus(
     firsts = table.values(where)
     called = table.values(table.columns.index("path")) if seen and "path" in table.columns else range(len(firsts))
     seconds = None if pair is None else table.values(table.find(pair, source, "pair"))
-    labels = None if label is None else _labels(table.values(table.find(label, source, "label")), names)
+    labels = None if label is None else labels_of(table.values(table.find(label, source, "label")), names)
+    answers, labels = choices_of(table, choices, labels, source)
     skipped: Counter[str] = Counter(table.skipped)
     texts = []
     for i, value in enumerate(firsts):
@@ -238,10 +252,13 @@ def _corpus(
             skipped[f"unreadable {seen}"] += 1
         elif not first or second == "":
             skipped["empty text"] += 1
+        elif answers and len(answers[i]) < 2:
+            skipped["fewer than two choices"] += 1
         elif labels is not None and labels[i] is None:
             skipped["no label"] += 1
         else:
-            texts.append(Text(first, second, labels[i] if labels is not None else None, media=media))
+            said = None if labels is None else labels[i]
+            texts.append(Text(first, second, said, media=media, choices=answers[i] if answers else ()))
     if not texts:
         raise BadInput(f"{source}: no usable row (skipped: {dict(skipped) or 'none'})")
     return Corpus(texts, source, dict(skipped), tuple(names), table.notes)
@@ -272,40 +289,3 @@ def _as_text(value: Any, source: str, column: str, row: int) -> str:
             f"{source}: column {column!r}, row {row}: got {type(value).__name__} {str(value)[:40]!r}, expected text"
         )
     return value.strip()
-
-
-def _labels(values: Sequence[Any], names: Sequence[str]) -> list[Label | None]:
-    """Labels as names where the source has names, as numbers where all are numbers, else as they stand."""
-    values = [_joined(value, names) if isinstance(value, list) else value for value in values]
-    if names and not any(isinstance(value, str) for value in values):
-        return [names[v] if isinstance(v, int) and 0 <= v < len(names) else None for v in values]
-    found = [None if _missing(value) else value for value in values]
-    wrong = next((v for v in found if not isinstance(v, str | int | float | None)), None)
-    if wrong is not None:
-        raise BadInput(f"a label is {type(wrong).__name__} {str(wrong)[:40]!r}; expected a name or a number")
-    texts = [value for value in found if isinstance(value, str)]
-    for number in (int, float):
-        try:
-            [number(value) for value in texts]
-        except ValueError:
-            continue
-        return [number(value) if isinstance(value, str) else value for value in found]
-    return [value.strip() if isinstance(value, str) else value for value in found]
-
-
-def _joined(value: Sequence[Any], names: Sequence[str]) -> str:
-    """A list of classes or tags as one text with blanks between, by their names where the source has names.
-
-    Raises:
-        BadInput: a name has a blank in it, so the list could not be told apart again.
-    """
-    said = [names[v] if names and isinstance(v, int) and 0 <= v < len(names) else str(v) for v in value]
-    wrong = next((name for name in said if not name or name != "".join(name.split())), None)
-    if wrong is not None:
-        raise BadInput(f"a label in a list is {wrong[:40]!r}; expected names without blanks")
-    return " ".join(said)
-
-
-def _missing(value: Any) -> bool:
-    empty = value is None or (isinstance(value, str) and not value.strip())
-    return empty or (isinstance(value, float) and math.isnan(value))

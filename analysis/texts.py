@@ -28,6 +28,7 @@ class Text:
         label: the class (a name or a number) or the value to predict, if any.
         links: gold annotations that some roles need, in the form of `headwise.analysis.annotations`.
         media: the image or clip that stands for the text, if any.
+        choices: possible answers, of which the label says which is right (by number from 0, or word for word).
 
     >>> Text("a dog").id == Text("a dog", label="animal").id
     True
@@ -38,12 +39,13 @@ class Text:
     label: Label | None = None
     links: Any = None
     media: Media | None = None
+    choices: tuple[str, ...] = ()
 
     @property
     def id(self) -> str:
         """Sixteen hex digits that name the content (labels and annotations do not count, nor an image's name)."""
         first = self.text if self.media is None else f"{self.media.kind}\0{self.media.digest}"
-        content = first if self.pair is None else f"{first}\0{self.pair}"
+        content = "\0".join([first, *([] if self.pair is None else [self.pair]), *self.choices])
         return hashlib.sha256(content.encode("utf-8", "surrogatepass")).hexdigest()[:16]
 
 

@@ -15,6 +15,7 @@ from headwise.analysis.errors import BadInput
 from headwise.analysis.kernels import kernels
 from headwise.prune.material import gather
 from headwise.prune.opening import Opened, open_checkpoint
+from headwise.prune.operations import size_in_bytes
 from headwise.prune.recipe import Recipe
 from headwise.prune.speed import compare_speed
 from headwise.prune.tasks import choose_task, compare
@@ -76,7 +77,8 @@ def evaluate(pair: Pair, *, device: str | None = None, trust_remote_code: bool =
 
     Returns:
         Plain data: `accuracy` as in a run's accuracy.json (`cut` is the checkpoint, `dense` what it is
-        compared with; `dense` alone without that), `texts`, and the limits that are broken.
+        compared with; `dense` alone without that), `bytes` of both, `speed` where the recipe limits it,
+        `texts`, and the limits that are broken.
 
     Raises:
         BadInput: model, texts or task do not fit.
@@ -92,14 +94,49 @@ def evaluate(pair: Pair, *, device: str | None = None, trust_remote_code: bool =
     if pair.against is None:
         kept = ("schema", "kind", "metric", "higher_is_better", "n", "rows", "skipped", "dense")
         found = {name: found[name] for name in kept}
-    allowed = pair.recipe.limits.drop
-    broken = []
-    if pair.against is not None and allowed is not None and not _within(found["upper"], allowed):
-        broken = [f"drop: at most {allowed:g} allowed, the data cannot exclude {_said(found['upper'])}"]
+    sizes = {"dense": size_in_bytes(first.model), "cut": size_in_bytes(last.model)}
+    limits, broken, speed = pair.recipe.limits, [], {}
+    if pair.against is not None:
+        if limits.drop is not None and not _within(found["upper"], limits.drop):
+            broken.append(f"drop: at most {limits.drop:g} allowed, the data cannot exclude {_said(found['upper'])}")
+        broken += _too_large(sizes, limits.size)
+        if limits.speedup is not None:
+            speed = _speed_of(first.model, last.model, pair.recipe)
+            broken += too_slow(speed, limits.speedup)
     return {
         "model": last.facts, "against": first.facts if pair.against else None, "accuracy": found,
+        "bytes": sizes if pair.against else {"dense": sizes["cut"]}, **({"speed": speed} if speed else {}),
         "texts": material.facts(), "limits_broken": broken,
     }  # fmt: skip
+
+
+def _speed_of(dense: Any, cut: Any, recipe: Recipe, **how: Any) -> dict[str, Any]:
+    grid = recipe.speed
+    return compare_speed(
+        dense, cut, batches=grid.batches, lengths=grid.lengths, rounds=grid.rounds, seconds=grid.seconds,
+        seed=recipe.seed, **how,
+    )  # fmt: skip
+
+
+def _too_large(sizes: Mapping[str, int], share: float | None) -> list[str]:
+    """In words, if more of the dense model's bytes are left than allowed."""
+    if share is None or sizes["cut"] <= share * sizes["dense"]:
+        return []
+    left = sizes["cut"] / sizes["dense"]
+    return [f"size: at most {share:g} of the dense model's bytes allowed, {left:.3g} are left"]
+
+
+def too_slow(speed: Mapping[str, Any], least: float | None) -> list[str]:
+    """In words, if the largest setting is not as much faster as asked."""
+    if least is None:
+        return []
+    row = max(speed["rows"], key=lambda row: row["batch"] * row["length"])
+    if row["ratio"]["median"] >= least:
+        return []
+    return [
+        f"speedup: at least {least:g}x asked, {row['ratio']['median']:.3g}x at batch {row['batch']} × "
+        f"{row['length']} tokens"
+    ]
 
 
 def time_models(
@@ -117,7 +154,7 @@ def time_models(
     A checkpoint alone is timed against itself, so that its drift shows how steady the machine is.
 
     Args:
-        pair: what is timed; the recipe's `speed`, `limits.speedup` and `seed` count.
+        pair: what is timed; the recipe's `speed`, `limits` but for the drop, and `seed` count.
         kernel: attention kernel of both models (eager, sdpa, flash_attention_2, …); theirs by default.
         threads: of the CPU; as many as torch takes by default.
         compiled: mode of `torch.compile`.
@@ -132,20 +169,12 @@ def time_models(
     dense, cut = opened[0].model, opened[-1].model
     for one in opened:
         _use(one.model, kernel)
-    grid, limit = pair.recipe.speed, pair.recipe.limits.speedup
+    limits = pair.recipe.limits
     with _threads(threads):
-        speed = compare_speed(
-            dense, cut, batches=grid.batches, lengths=grid.lengths, rounds=grid.rounds, seconds=grid.seconds,
-            new_tokens=new_tokens, compiled=compiled, seed=pair.recipe.seed,
-        )  # fmt: skip
+        speed = _speed_of(dense, cut, pair.recipe, new_tokens=new_tokens, compiled=compiled)
     broken = []
-    if pair.against is not None and limit is not None:
-        row = max(speed["rows"], key=lambda row: row["batch"] * row["length"])
-        if not row["ratio"]["median"] >= limit:
-            broken = [
-                f"speedup: at least {limit:g}x asked, {row['ratio']['median']:.3g}x at batch {row['batch']} × "
-                f"{row['length']} tokens"
-            ]
+    if pair.against is not None:
+        broken = [*too_slow(speed, limits.speedup), *_too_large(speed["bytes"], limits.size)]
     return {
         "model": opened[-1].facts, "against": opened[0].facts if pair.against else None, "speed": speed,
         "limits_broken": broken,

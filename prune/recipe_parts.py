@@ -74,6 +74,9 @@ class Texts(Part):
     text: Column | None = Field(default=None, description="the column of the text, by name or number")
     pair: Column | None = Field(default=None, description="the column of the second text, if the task has pairs")
     label: Column | None = Field(default=None, description="the column of the label")
+    choices: Column | tuple[Column, ...] | None = Field(
+        default=None, description="the column with the possible answers, or a list with a column for each"
+    )
     header: bool | None = Field(default=None, description="whether a CSV or TSV begins with a header line")
 
     @property
@@ -97,8 +100,9 @@ class Texts(Part):
         from headwise.analysis.reading import read_source
 
         return read_source(
-            self.address, split=self.split, text=self.text, label=self.label, pair=self.pair, header=self.header
-        )
+            self.address, split=self.split, text=self.text, label=self.label, pair=self.pair, choices=self.choices,
+            header=self.header,
+        )  # fmt: skip
 
 
 class Calibration(Texts):
@@ -145,6 +149,9 @@ class Limits(Part):
     )
     speedup: Annotated[float, Field(gt=0)] | None = Field(
         default=None, description="the least speed-up: dense time / cut time"
+    )
+    size: Annotated[float, Field(gt=0, le=1)] | None = Field(
+        default=None, description="the most that may be left of the dense model's bytes, as a share"
     )
 
 

@@ -64,7 +64,7 @@ def evaluate(
         if as_json:
             put_json(found)
         elif not quiet:
-            stdout().print(table(judgement.facts_of(found), ["", ""], _lines(found["accuracy"])))
+            stdout().print(table(judgement.facts_of(found), ["", ""], _lines(found)))
     if found["limits_broken"]:
         complain("limits broken: " + "; ".join(found["limits_broken"]))
         raise typer.Exit(3)
@@ -83,13 +83,17 @@ def _column(value: str) -> str | int:
     return int(value) if value.lstrip("-").isdigit() else value
 
 
-def _lines(accuracy: dict[str, Any]) -> list[tuple[str, str]]:
+def _lines(found: dict[str, Any]) -> list[tuple[str, str]]:
     """What there is to say, a line each."""
+    accuracy = found["accuracy"]
 
     def interval(side: dict[str, Any]) -> str:
         return f"{_number(side['value'])} ({_number(side['low'])} to {_number(side['high'])})"
 
-    lines = [("task", accuracy["kind"]), ("texts", str(accuracy["n"]))]
+    lines = [("task", accuracy["kind"]), ("texts", f"{accuracy['n']} of {accuracy['rows']} drawn")]
+    lines += [
+        ("left out in reading", f"{count}: {why}") for why, count in found["texts"]["evaluation"]["skipped"].items()
+    ]
     lines += [("skipped", f"{count}: {why}") for why, count in accuracy["skipped"].items()]
     metric = accuracy["metric"]
     if "cut" not in accuracy:
@@ -103,7 +107,17 @@ def _lines(accuracy: dict[str, Any]) -> list[tuple[str, str]]:
         ("cannot be excluded", f"a drop of {_number(accuracy['upper'])}"),
         ("p", f"{_number(accuracy['p'])} ({accuracy['test']})"),
         ("flips", f"{accuracy['flips']['lost']} lost, {accuracy['flips']['gained']} gained"),
+        ("size", f"{found['bytes']['cut'] / found['bytes']['dense']:.1%} of what it is compared with"),
+        *_timed(found.get("speed")),
     ]
+
+
+def _timed(speed: dict[str, Any] | None) -> list[tuple[str, str]]:
+    return (
+        [(f"speed, batch {row['batch']} × {row['length']}", f"{row['ratio']['median']:.3g}x") for row in speed["rows"]]
+        if speed
+        else []
+    )
 
 
 def _number(value: float | None) -> str:

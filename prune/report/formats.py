@@ -8,7 +8,10 @@ MISSING = "–"
 # JSON writes whole floats as integers.
 Number = float | int | None
 # Metrics that are shares of something: a reader thinks of them in per cent and percentage points.
-SHARES = ("accuracy", "f1", "agreement", "recall", "precision", "exact_match", "mrr", "ndcg")
+SHARES = (
+    "accuracy", "f1", "agreement", "recall", "precision", "exact_match", "exact-match", "mrr", "ndcg", "rouge", "chrf",
+    "wer", "cer",
+)  # fmt: skip
 
 
 def number(value: Number, digits: int = 3) -> str:

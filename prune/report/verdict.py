@@ -140,10 +140,24 @@ def limits_of(folder: Folder, row: Mapping[str, Any]) -> tuple[Limit, ...]:
             measured = row.get("ratio", {}).get("median")
             words = f"speed at least {times(allowed)}; measured {times(measured)}"
             kept = None if measured is None else measured >= allowed
+        elif name == "size":
+            measured = share_left(folder.speed.get("bytes"))
+            words = f"size at most {in_metric(allowed, 'share')} of the dense model's; measured {in_metric(measured, 'share')}"
+            kept = None if measured is None else measured <= allowed
         else:
             measured, kept, words = None, None, f"{name}: {number(allowed)}; this page does not judge it"
         limits.append(Limit(str(name), float(allowed), measured, kept, words))
     return tuple(limits)
+
+
+def share_left(sizes: Any) -> float | None:
+    """The cut model's bytes as a share of the dense one's; None if they were not measured.
+
+    >>> share_left({"dense": 100, "cut": 80})
+    0.8
+    """
+    dense, cut = (sizes or {}).get("dense"), (sizes or {}).get("cut")
+    return cut / dense if dense and cut is not None else None
 
 
 def _removed(folder: Folder, heads: Sequence[Head], gone: int) -> Figure:

@@ -10,6 +10,7 @@ from headwise.analysis.errors import BadInput
 from headwise.prune import load, run
 from headwise.prune.cli import main
 from headwise.prune.judgement import pair_of
+from headwise.prune.operations import size_in_bytes
 from headwise.prune.recipe import Recipe
 from tests.prune.tiny_run import checkpoint, settings, table
 
@@ -48,6 +49,23 @@ def test_a_run_is_judged_again_as_it_judged_itself(place, capsys):
     assert found["limits_broken"] == []
     code, _, err = ran(capsys, "evaluate", place / "run", "--set", "limits.drop=0")
     assert (code, "drop: at most 0 allowed" in err) == (3, True)
+
+
+def test_all_limits_gate_an_evaluation(place, capsys):
+    cut, dense = place / "run" / "checkpoint", place / "model"
+    asked = ["--against", dense, *texts(place), "--set", "speed={batches: [1], lengths: [8], rounds: 3}"]
+    share = size_in_bytes(load(cut)) / size_in_bytes(load(dense))
+    code, out, _ = ran(capsys, "evaluate", cut, *asked, "--set", f"limits={{size: {share}, speedup: 0.001}}", "--json")
+    found = json.loads(out)
+    assert (code, found["limits_broken"]) == (0, [])
+    assert found["bytes"]["cut"] == pytest.approx(share * found["bytes"]["dense"])
+    assert found["speed"]["rows"][0]["ratio"]["median"] > 0.001
+    code, _, err = ran(capsys, "evaluate", cut, *asked, "--set", "limits={size: 0.01, speedup: 999, drop: 0}")
+    assert code == 3
+    for said in ("size: at most 0.01", "speedup: at least 999x asked", "drop: at most 0 allowed"):
+        assert said in err
+    code, _, err = ran(capsys, "speed", cut, "--against", dense, *GRID, "--set", "limits.size=0.01")
+    assert (code, "size: at most 0.01" in err) == (3, True)
 
 
 def test_a_checkpoint_alone_has_a_value_and_its_interval(place, capsys):
