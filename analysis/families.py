@@ -97,6 +97,9 @@ HEAD_ARGUMENTS: dict[str, tuple[tuple[str, int], ...]] = {
     "MPNetSelfAttention": (("position_bias", 1),),
     "FalconAttention": (("alibi", 1), ("attention_mask", 1)),
     "CpmAntAttention": (("position_bias", 1),),
+    # Their rotary angles go by head instead of by place.
+    "Xcodec2Attention": (("position_embeddings", 1),),
+    "NeuCodecAttention": (("position_embeddings", 1),),
     "LayoutLMv3SelfAttention": (("position_bias", 1),),
     # Their models hand on masks that have been expanded to all heads.
     "EomtAttention": (("attention_mask", 1),),
@@ -151,6 +154,7 @@ CUT_REFUSED = {
     "DiffLlamaAttention": "its heads work in pairs: half of them is subtracted from the other half",
     "DogeAttention": "its mask is computed from the values of all heads at once",
     "GroupViTAssignAttention": "it has one head",
+    "DiTAttention": "only its first head has rotary positions",
     **dict.fromkeys(("MiniMaxLightningAttention", "DoryAttention"),
                     "a norm over the contexts of all heads stands before the output projection"),
     "UdopAttention": "its stack adds tables of its own to the bias that block 0 hands on",

@@ -17,7 +17,7 @@ WAVES = (TOKENS, 64, 128, 400, 1600, 4000)
 
 # Names of inputs by what they hold, where forwards agree on them.
 _IDS = ("input_ids", "decoder_input_ids", "qformer_input_ids", "char_input_ids")
-_PIXELS = ("pixel_values", "pixel_values_videos", "images", "image")
+_PIXELS = ("pixel_values", "pixel_values_videos", "images", "image", "prompt_pixel_values", "prompt_masks")
 _SIGNALS = ("input_features", "input_values", "audio_values", "past_values", "audio_mel")
 _GRIDS = ("grid_thw", "image_grid_thw", "video_grid_thw", "target_sizes", "spatial_shapes")
 _MASKS = ("attention_mask", "input_features_mask", "feature_attention_mask", "audio_mel_mask", "pixel_attention_mask")
@@ -109,6 +109,14 @@ def _candidates(model: Any, draw: _Draw) -> Iterator[dict[str, Any]]:
         if len(without) < len(full):
             yield without
     yield {name: draw.noise(2, TOKENS, draw.width) for name in required[:1] or names[:1]}
+    if len(required) == 1 and draw.features != draw.width:
+        yield {required[0]: draw.noise(2, TOKENS, draw.features)}
+    if "encoder_hidden_states" in names:
+        # Decoders and query transformers that only run beside an encoder.
+        encoded = {"encoder_hidden_states": draw.noise(2, TOKENS, draw.encoded)}
+        own = {name: draw.extras()[name]() for name in ("query_embeds", "input_ids") if name in names}
+        yield {**dict(list(own.items())[:1]), **encoded}
+        yield {**own, **encoded}
     if "inputs_embeds" in names:
         yield {"inputs_embeds": draw.noise(2, TOKENS, draw.width)}
 
@@ -122,6 +130,8 @@ class _Draw:
         self.dtype, self.device = parameter.dtype, parameter.device
         self.generator = torch.Generator().manual_seed(seed)
         self.width = self.number("hidden_size", "d_model", "embed_dim", "n_embd", default=32)
+        self.features = self.number("input_dim", default=self.width)
+        self.encoded = self.number("encoder_hidden_size", "cross_attention_hidden_size", default=self.width)
         self.channels = self.number("num_channels", "in_channels", "in_chans", "num_input_channels", default=3)
         self.patch = self.number("patch_size", default=4)
         # Dual encoders want both modalities at once.
@@ -175,6 +185,7 @@ class _Draw:
             "flattened_patches": lambda: torch.cat(
                 [torch.ones(2, PATCHES, 2, dtype=self.dtype, device=self.device),
                  self.noise(2, PATCHES, self.number("patch_embed_hidden_size", default=768))], dim=-1),
+            "image_attention_mask": lambda: torch.ones(2, TOKENS, 1, dtype=torch.long, device=self.device),
             "aspect_ratio_ids": lambda: self.whole([[1], [1]]),
             "aspect_ratio_mask": lambda: torch.ones(
                 2, 1, self.number("max_num_tiles", default=4), dtype=torch.long, device=self.device),
@@ -214,16 +225,27 @@ class _Draw:
     def signals(self) -> list[dict[str, Callable[[], Any]]]:
         """The shapes that sounds and series come in, from short to long."""
         bins = self.number(
-            "num_mel_bins", "input_feat_per_channel", "feature_size", "n_mels", "hidden_size", default=80
+            "num_mel_bins",
+            "input_feat_per_channel",
+            "input_feat_size",
+            "feature_size",
+            "n_mels",
+            "hidden_size",
+            default=80,
         )
-        lengths = (self.number("max_length", "context_length", "spec_size", default=TOKENS), *WAVES,
+        lags = max(getattr(self.config, "lags_sequence", None) or [0])
+        lengths = (self.number("max_length", "context_length", "prediction_length", "spec_size", default=TOKENS) + lags,
+                   *WAVES,
                    2 * self.number("max_source_positions", default=TOKENS))  # fmt: skip
         inputs = self.number("num_input_channels", default=1)
         found: list[dict[str, Callable[[], Any]]] = []
         for length in dict.fromkeys(lengths):
             for shape in ((2, length, bins), (2, bins, length), (2, length), (2, 1, length), (2, 1, length, bins),
                           (2, length, inputs)):  # fmt: skip
-                scene = dict.fromkeys(_SIGNALS, lambda shape=shape: self.noise(*shape))
+                scene = dict.fromkeys((*_SIGNALS, "past_observed_mask"), lambda shape=shape: self.noise(*shape))
+                scene["past_time_features"] = lambda length=length: self.noise(
+                    2, length, self.number("num_time_features", default=1)
+                )
                 ones = lambda length=length: torch.ones(2, length, dtype=torch.long, device=self.device)  # noqa: E731
                 found.append({**scene, **dict.fromkeys(_MASKS, ones)})
         return found

@@ -2,6 +2,7 @@
 """Walks the configuration classes of `transformers` and counts for how many model types a cut is exact.
 
     python benchmarks/families.py [--only bert,llama] [--out benchmarks/FAMILIES.md] [--jobs 2] [--seconds 60]
+    python benchmarks/families.py --rows rows.jsonl --out benchmarks/FAMILIES.md     # goes on where it was stopped
 
 Every model type is built tiny, with random weights, biases and tables, in float64. The oracle is made here: the
 columns of the output projection that belong to the removed heads are zeroed by hand. A type is
@@ -30,6 +31,7 @@ import tempfile
 import time
 import warnings
 from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -43,6 +45,7 @@ from tiny import OVERRIDES, build, model_classes, tiny_configs  # noqa: E402
 from transformers import CONFIG_MAPPING, PreTrainedModel  # noqa: E402
 
 from headwise.analysis.anatomy import attention_like  # noqa: E402
+from headwise.analysis.block_inputs import block_inputs  # noqa: E402
 from headwise.analysis.errors import BadInput, CannotCut, UnknownModel  # noqa: E402
 from headwise.analysis.gates import gated, never_called  # noqa: E402
 from headwise.analysis.sites import find_sites  # noqa: E402
@@ -68,23 +71,40 @@ def main() -> int:
         for name in names:
             print("ROW " + json.dumps(row(name, options.seconds)), flush=True)
         return 0
-    rows = sorted(_in_processes(names, options.jobs, options.seconds), key=lambda r: r["type"])
+    kept = _read(options.rows)
+    missing = [name for name in names if options.only or name not in kept]
+    for found in _in_processes(missing, options.jobs, options.seconds):
+        kept[found["type"]] = found
+        if options.rows:
+            print(f"{len(kept)}/{len(names)} {found['type']}: {found['verdict']}", file=sys.stderr, flush=True)
+            Path(options.rows).write_text("\n".join(json.dumps(kept[name]) for name in sorted(kept)) + "\n")
+    rows = [kept[name] for name in sorted(kept)]
     counts = Counter(r["verdict"] for r in rows)
     print(dict(counts))
     for r in rows:
-        if options.only or r["verdict"] in ("WRONG", "FAILED"):
+        if r["verdict"] in ("WRONG", "FAILED") or (options.only and r["type"] in names):
             print(r)
-    if options.json:
-        Path(options.json).write_text("\n".join(json.dumps(r) for r in rows))
     if options.out:
+        if absent := sorted(set(CONFIG_MAPPING) - set(kept)):
+            sys.exit(f"not written: {len(absent)} types have no row yet ({', '.join(absent[:5])}, …)")
         Path(options.out).write_text(_page(rows, counts))
     return int(bool(counts["WRONG"] + counts["FAILED"]))
+
+
+def _read(place: str | None) -> dict[str, dict[str, Any]]:
+    """The rows of an earlier walk by type, if it was of this release."""
+    if not place or not Path(place).exists():
+        return {}
+    rows = [json.loads(line) for line in Path(place).read_text().splitlines()]
+    return {r["type"]: r for r in rows if r["transformers"] == transformers.__version__}
 
 
 def row(name: str, seconds: int) -> dict[str, Any]:
     """One model type's verdict."""
     started = time.perf_counter()
-    result: dict[str, Any] = {"type": name, "verdict": "not buildable", "why": ""}
+    result: dict[str, Any] = {
+        "type": name, "verdict": "not buildable", "why": "", "transformers": transformers.__version__
+    }  # fmt: skip
     try:
         signal.alarm(seconds)
         result |= _judge(name)
@@ -186,7 +206,7 @@ def _alone(model: Any) -> dict[str, Any]:
         if site.refusal:
             refused = site.refusal
             continue
-        inputs = alone.fitting(model.get_submodule(site.module), site, anatomy)
+        inputs = block_inputs(model, site, anatomy)
         if inputs is None:
             return {}
         try:
@@ -316,16 +336,17 @@ def _oracle(model: Any, sites: dict[str, Any], remove: dict[str, list[int]]) -> 
     for name, heads in remove.items():
         path, _, bare = sites[name].output.partition(":")
         module, width = model.get_submodule(path), sites[name].head_dim
-        weight = getattr(module, bare or "weight")
-        with torch.no_grad():
-            for head in heads:
-                rows = slice(head * width, (head + 1) * width)
-                if bare:
-                    weight[:, head] = 0
-                elif type(module).__name__ == "Conv1D":
-                    weight[rows] = 0
-                else:
-                    weight[:, rows] = 0
+        # A weight of its own, also where another module is tied to it.
+        weight = getattr(module, bare or "weight").detach().clone()
+        for head in heads:
+            rows = slice(head * width, (head + 1) * width)
+            if bare:
+                weight[:, head] = 0
+            elif type(module).__name__ == "Conv1D":
+                weight[rows] = 0
+            else:
+                weight[:, rows] = 0
+        setattr(module, bare or "weight", torch.nn.Parameter(weight))
     return model
 
 
@@ -390,31 +411,28 @@ def _short(error: BaseException) -> str:
     return f"{type(error).__name__}: {text[:420]}"
 
 
-def _in_processes(names: list[str], jobs: int, seconds: int) -> list[dict[str, Any]]:
-    """Rows from a few worker processes; a worker that dies costs one row, the rest goes on in a new one."""
-    waiting = [names[i::jobs] for i in range(jobs)]
-    rows: list[dict[str, Any]] = []
-    running = [_Worker(part, seconds) for part in waiting if part]
-    while running:
-        for worker in list(running):
-            if worker.process.poll() is None:
-                continue
+# A worker walks this many types: then its memory is given back and its rows are kept.
+CHUNK = 25
+
+
+def _in_processes(names: list[str], jobs: int, seconds: int) -> Iterator[dict[str, Any]]:
+    """Rows from worker processes, a few at a time; a worker that dies costs one row, the rest goes on in a new one."""
+    waiting = [names[start : start + CHUNK] for start in range(0, len(names), CHUNK)]
+    running: list[_Worker] = []
+    while waiting or running:
+        while waiting and len(running) < jobs:
+            running.append(_Worker(waiting.pop(0), seconds))
+        for worker in [w for w in running if w.process.poll() is not None]:
             running.remove(worker)
-            rows += worker.rows()
-            rest = worker.names[len(worker.rows()) :]
-            if rest and worker.process.returncode:
-                rows.append(
-                    {
-                        "type": rest[0],
-                        "verdict": "not buildable",
-                        "why": f"the process died ({worker.process.returncode})",
-                        "seconds": 0,
-                    }
-                )
+            rows = worker.rows()
+            yield from rows
+            if rest := worker.names[len(rows) :]:
+                why = f"the process died ({worker.process.returncode})"
+                yield {"type": rest[0], "verdict": "not buildable", "why": why, "seconds": 0,
+                       "transformers": transformers.__version__}  # fmt: skip
                 if rest[1:]:
-                    running.append(_Worker(rest[1:], seconds))
+                    waiting.insert(0, rest[1:])
         time.sleep(0.3)
-    return rows
 
 
 class _Worker:
@@ -435,7 +453,7 @@ def _options() -> Any:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", help="model types, comma-separated")
     parser.add_argument("--out", help="write the table here")
-    parser.add_argument("--json", help="write the rows here")
+    parser.add_argument("--rows", help="keep the rows here, and walk only types that have none yet (or --only these)")
     parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument("--seconds", type=int, default=90, help="limit for one model type")
     parser.add_argument("--worker", action="store_true", help=argparse.SUPPRESS)

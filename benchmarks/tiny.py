@@ -32,10 +32,35 @@ SIZES: tuple[tuple[str, int], ...] = (
 LISTED_DEPTHS = re.compile(r"depths|num_blocks|layer_depths|blocks_per_stage|layers_per_stage")
 SPECIAL = re.compile(r".*(token_id|token_index|_id)$")
 VOCABULARY = 128
+ROTARY = {"rope_type": "default", "rope_theta": 10000.0, "mrope_section": [2, 1, 1]}
+ROTARY_BY_LAYER = {"full_attention": ROTARY}
 # What some classes insist on besides, by model type.
 OVERRIDES: dict[str, dict[str, Any]] = {
-    "cohere_compass_text": {"layer_types": ["full_attention", "full_attention"]},
-    "cohere_compass": {"text_config.layer_types": ["full_attention", "full_attention"]},
+    "apertus1p5": {"audio_config.codebook_dim": 32, "image_token_offset": 262216},
+    "chameleon": {"vocabulary_map": {"<image>": 90, "IMGIMGAZ": 91, "IMGIMGBZ": 92}},
+    "cohere_compass_text": {"layer_types": ["full_attention", "full_attention"], "rope_parameters": ROTARY_BY_LAYER},
+    "cohere_compass": {
+        "text_config.layer_types": ["full_attention", "full_attention"],
+        "text_config.rope_parameters": ROTARY_BY_LAYER,
+    },
+    "deepseek_ocr2": {"text_config.mlp_layer_types": ["dense", "sparse"]},
+    "emu3": {
+        "vocabulary_map": {"<image>": 90, "<|visual token 000001|>": 91, "<|visual token 000000|>": 92},
+        "vq_config.base_channels": 32,
+        "vq_config.num_res_blocks": 1,
+        "vq_config.channel_multiplier": [1],
+    },
+    "emu3_vqgan": {"base_channels": 32, "num_res_blocks": 1, "channel_multiplier": [1]},
+    "glm4v_moe_text": {"rope_parameters": ROTARY},
+    "glm_image_text": {"rope_parameters": ROTARY},
+    "mllama_vision_model": {"intermediate_layers_indices": [0, 1], "vision_output_dim": 96},
+    "mllama": {"vision_config.intermediate_layers_indices": [0, 1], "vision_config.vision_output_dim": 96},
+    "nemotron_h": {"mamba_num_heads": 8, "mamba_head_dim": 8},
+    "nemotron_h_omni": {
+        "vision_config.video_temporal_patch_size": 2,
+        "text_config.mamba_num_heads": 8,
+        "text_config.mamba_head_dim": 8,
+    },
     "diffusion_gemma_text": {"moe_intermediate_size": 32, "num_experts": 4, "top_k_experts": 2},
     "diffusion_gemma": {
         "text_config.moe_intermediate_size": 32,
@@ -53,13 +78,13 @@ OVERRIDES: dict[str, dict[str, Any]] = {
     "t5gemma2_text": {"dropout_rate": 0.0},
     "qwen3_omni_moe_talker_text": {"shared_expert_intermediate_size": 32},
     "lfm2_moe": {"layer_types": ["conv", "full_attention"], "num_dense_layers": 1, "num_experts_per_tok": 2},
-    "dbrx": {"attn_config.rope_theta": 10000.0},
+    "dbrx": {"attn_config.rope_theta": 10000.0, "attn_config.clip_qkv": 8.0},
     "bamba": {"mamba_n_heads": 8, "mamba_d_head": 8, "attn_layer_indices": [1]},
     "bridgetower": {"vision_config.hidden_size": 128, "hidden_size": 128},
     "bridgetower_vision_model": {"hidden_size": 128},
     "codegen": {"rotary_dim": 4},
     "deepseek_v2": {"num_experts_per_tok": 2},
-    "dots1": {"n_routed_experts": 4, "num_experts_per_tok": 2, "n_group": 1, "topk_group": 1},
+    "dots1": {"n_routed_experts": 4, "n_shared_experts": 1, "num_experts_per_tok": 2, "n_group": 1, "topk_group": 1},
     "esm": {"vocab_size": 99, "pad_token_id": 0, "mask_token_id": 3},
     "falcon_h1": {"mamba_d_ssm": 64, "mamba_n_heads": 8, "mamba_d_head": 8},
     "gemma3n_text": {"num_kv_shared_layers": 0},

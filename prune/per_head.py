@@ -55,7 +55,8 @@ def norms(move: Move) -> Iterator[Edit]:
         for tensor_name, tensor in child.named_parameters(recurse=False):
             if tensor.ndim == 2 and tensor.shape[0] == count:
                 yield take(path, tensor_name, 0, count, runs(positions))
-                if hasattr(child, "normalized_shape"):
+                # Chameleon's norms average over one head's width and keep a weight per head besides.
+                if getattr(child, "normalized_shape", None) == tuple(tensor.shape):
                     yield assign(path, "normalized_shape", [len(positions), *tensor.shape[1:]])
 
 

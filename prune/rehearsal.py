@@ -2,20 +2,24 @@
 
 The families of the matrix in `tests/` are proven. For any other class structure alone speaks, and it can be wrong:
 an unknown order of fused rows, a map whose width is that of the heads by chance. So one module is copied, the copies
-are put into the model, cut, run on synthetic inputs, compared with the gated model, and taken out again.
+are put into the model, cut, run on synthetic inputs, compared with the gated model, and taken out again. Where no
+such inputs run the whole model, or none that do come by, a part of it is run, at last the block alone.
 """
 
 from __future__ import annotations
 
 import contextlib
 import copy
-import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from transformers import PreTrainedModel
 
+from headwise.analysis.anatomy import dissect
+from headwise.analysis.block_inputs import block_inputs, block_path
 from headwise.analysis.errors import BadInput, CannotCut
 from headwise.analysis.gates import gated, never_called
 from headwise.analysis.paths import root_path
@@ -25,8 +29,6 @@ from headwise.analysis.still import still
 from headwise.analysis.synthetic import synthetic_inputs
 from headwise.prune.edits import Edit
 from headwise.prune.replay import replay
-
-log = logging.getLogger("headwise")
 
 # A wrong slice shows as a difference of order 1; rounding stays below these, by the weights' precision.
 LIMITS = {torch.float64: 1e-5, torch.float32: 1e-4}
@@ -49,7 +51,7 @@ def unproven(model: nn.Module, sites: Mapping[str, Site], names: Sequence[str]) 
 
 def rehearse(
     model: nn.Module, sites: Mapping[str, Site], remove: Mapping[str, Sequence[int]],
-    edits_of: Callable[[str], list[Edit]], *, fused: Sequence[str] = (),
+    edits_of: Callable[[str], list[Edit]], *, inputs: Mapping[str, Any] | None = None,
 ) -> None:  # fmt: skip
     """Nothing, if cutting a copy of one module of each unproven kind equals gating it.
 
@@ -58,31 +60,23 @@ def rehearse(
         sites: its sites.
         remove: site name to the heads that go.
         edits_of: the edits that cut one site alone.
-        fused: sites whose projection is fused in an order that is not known: without a rehearsal they are refused.
+        inputs: real inputs to try it with, instead of synthetic ones.
 
     Raises:
-        CannotCut: if the cut copy stops with an error or gives other numbers.
+        CannotCut: if the cut copy stops with an error or gives other numbers, or nothing comes by the site.
     """
-    kinds = unproven(model, sites, list(remove))
-    if not kinds:
-        return
-    inputs = None
-    if not any(parameter.is_meta for parameter in model.parameters()):
-        with still(model), torch.no_grad():
-            try:
-                inputs = synthetic_inputs(model)
-            except BadInput as error:
-                log.warning("cannot rehearse the cut of %s: %s", type(model).__name__, error)
-    for name in kinds:
+    scenes = _Scenes(model, sites, inputs)
+    for name in unproven(model, sites, list(remove)):
+        if any(parameter.is_meta for parameter in model.parameters()):
+            return  # nothing can be run, and nothing is computed with it
         kind = type(model.get_submodule(sites[name].module)).__name__
-        if inputs is None:
-            if name in fused:
-                raise CannotCut(
-                    f"site {name}: {kind} fuses its projections, and whether their rows are grouped by head cannot be tried out "
-                    "here. Gating works; to cut, add the class to headwise.analysis.families (GROUPED_ROWS or PROVEN)."
-                )
-            continue
-        reason = _try(model, sites[name], list(remove[name]), edits_of(name), inputs)
+        reason = _try(model, sites[name], list(remove[name]), edits_of(name), scenes.of(name))
+        if reason is None:
+            raise CannotCut(
+                f"site {name}: {kind} is not among the families that headwise knows, and its cut cannot be tried out here: "
+                "neither the model nor this block runs with inputs made up for it. Pass real ones (`cut(model, plan, "
+                "inputs=...)`); gating works without."
+            )
         if reason:
             raise CannotCut(
                 f"site {name}: {kind} is not among the families that headwise knows, and a copy of it, cut for a try, {reason}. "
@@ -90,22 +84,67 @@ def rehearse(
             )
 
 
-def _try(model: nn.Module, site: Site, heads: list[int], edits: list[Edit], inputs: dict[str, Any]) -> str:
-    """What went wrong on the copy, or ``; a site that the inputs do not reach cannot go wrong here."""
-    with still(model), torch.no_grad():
-        dense = _output(model, site, inputs)
-        if dense is None:
-            log.warning("site %s: synthetic inputs do not reach it, so its cut was not rehearsed", site.name)
-            return ""
-        with gated(model, {site.name: heads}):
-            want = _output(model, site, inputs)
-        try:
-            with _copies(model, edits):
-                replay(model, edits)
-                # To the end: what this site hands on must suit the blocks behind it.
-                got = _output(model, site, inputs, stop=False)
-        except Exception as error:
-            return f"stops with {type(error).__name__}: {' '.join(str(error).split())[:140]}"
+@dataclass
+class _Scenes:
+    """What can be run to see a site at work: the model, else the smallest part around the site that runs at all."""
+
+    model: nn.Module
+    sites: Mapping[str, Site]
+    inputs: Mapping[str, Any] | None
+    found: dict[str, dict[str, Any] | None] = field(default_factory=dict)
+
+    def of(self, name: str) -> Iterator[tuple[str, dict[str, Any]]]:
+        """Paths of modules with inputs that they run with, from the whole model down to the block alone."""
+        if self.inputs is not None:
+            yield "", dict(self.inputs)
+            return
+        site = self.sites[name]
+        steps = site.module.split(".")
+        for path in (".".join(steps[:depth]) for depth in range(len(steps))):
+            if isinstance(self.model.get_submodule(path), PreTrainedModel):
+                if path not in self.found:
+                    self.found[path] = self._made_up(path)
+                inputs = self.found[path]
+                if inputs is not None:
+                    yield path, inputs
+        anatomy = next(a for a in dissect(self.model, counted=False) if a.module == site.module)
+        with still(self.model):
+            inputs = block_inputs(self.model, site, anatomy)
+        if inputs is not None:
+            yield block_path(site), inputs
+
+    def _made_up(self, path: str) -> dict[str, Any] | None:
+        with still(self.model):
+            try:
+                return synthetic_inputs(self.model.get_submodule(path))
+            except BadInput:
+                return None
+
+
+def _try(
+    model: nn.Module, site: Site, heads: list[int], edits: list[Edit], scenes: Iterator[tuple[str, dict[str, Any]]]
+) -> str | None:  # fmt: skip
+    """What went wrong on the copy, or ``; None where nothing that runs comes by the site."""
+    for path, inputs in scenes:
+        with still(model):
+            dense = _output(model, site, path, inputs)
+            if dense is None:
+                continue
+            with gated(model, {site.name: heads}):
+                want = _output(model, site, path, inputs)
+            try:
+                with _copies(model, edits):
+                    replay(model, edits)
+                    # To the end: what this site hands on must suit the blocks behind it.
+                    got = _output(model, site, path, inputs, stop=False)
+            except Exception as error:
+                return f"stops with {type(error).__name__}: {' '.join(str(error).split())[:140]}"
+        return _apart(model, want, got)
+    return None
+
+
+def _apart(model: nn.Module, want: Tensor | None, got: Tensor | None) -> str:
+    """How a site's output differs from the gated one's, or ``."""
     if want is None or got is None or want.shape != got.shape:
         return "gives an output of another shape"
     limit = LIMITS.get(next(model.parameters()).dtype, LIMIT_OF_HALVES)
@@ -114,8 +153,10 @@ def _try(model: nn.Module, site: Site, heads: list[int], edits: list[Edit], inpu
     return f"differs from the gated one by {apart:.1e} of its output" if not apart <= limit else ""
 
 
-def _output(model: nn.Module, site: Site, inputs: dict[str, Any], *, stop: bool = True) -> Tensor | None:
-    """The site's first output, in a pass that ends there if it may; None if the pass never comes by."""
+def _output(
+    model: nn.Module, site: Site, path: str, inputs: dict[str, Any], *, stop: bool = True
+) -> Tensor | None:  # fmt: skip
+    """The site's first output, in a pass of one part that ends there if it may; None if the pass never comes by."""
     seen: list[Tensor] = []
     # nn.MultiheadAttention calls its projection only once it is cut: watch the whole module then.
     module = model.get_submodule(site.module)
@@ -130,7 +171,7 @@ def _output(model: nn.Module, site: Site, inputs: dict[str, Any], *, stop: bool 
     torch.manual_seed(0)  # some forwards draw (masked patches); every pass must draw the same
     try:
         with contextlib.suppress(_Enough):
-            model(**inputs)
+            model.get_submodule(path)(**copy.deepcopy(inputs))
     finally:
         handle.remove()
     return seen[0] if seen else None

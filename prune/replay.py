@@ -138,8 +138,12 @@ class KeepArgument:
         return args, {**kwargs, self.argument: self._kept(kwargs[self.argument])}
 
     def _kept(self, value: Any) -> Any:
-        if self.axis is None or not isinstance(value, Tensor):
-            return None if self.axis is None else value
+        if self.axis is None:
+            return None
+        if isinstance(value, tuple):
+            return tuple(self._kept(part) for part in value)
+        if not isinstance(value, Tensor):
+            return value
         heads, axis = self.heads or 1, self.axis
         if value.ndim > axis and value.shape[axis] == heads:
             return value.index_select(axis, torch.tensor(self.keep, device=value.device))

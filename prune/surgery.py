@@ -29,7 +29,7 @@ Heads = Mapping[str, Sequence[int]]
 log = logging.getLogger("headwise")
 
 
-def cut(model: nn.Module, plan: Plan | Heads) -> nn.Module:
+def cut(model: nn.Module, plan: Plan | Heads, *, inputs: Mapping[str, Any] | None = None) -> nn.Module:
     """The same model without the heads that a plan removes: their weights are gone.
 
     The output equals that of the model with these heads gated, the projection's bias included. Names,
@@ -43,13 +43,16 @@ def cut(model: nn.Module, plan: Plan | Heads) -> nn.Module:
     Args:
         model: a model that `find_sites` understands; changed in place.
         plan: a `Plan`, or site name to ORIGINAL head indices.
+        inputs: keyword arguments for one forward pass. Attention of a class that headwise does not know is first
+            cut on a copy; by default that copy is run with inputs made up for it.
 
     Returns:
         `model`, for chaining. Its configuration now carries the record that `save` and `load` need.
 
     Raises:
         BadInput: for an unknown site or head.
-        CannotCut: for a site whose structure allows no cut, with the reason; gating it works.
+        CannotCut: for a site whose structure allows no cut, or whose cut cannot be tried out, with the reason;
+            gating it works.
 
     >>> from transformers import BertConfig, BertModel
     >>> model = BertModel(BertConfig(num_hidden_layers=2, num_attention_heads=4, hidden_size=32))
@@ -67,7 +70,7 @@ def cut(model: nn.Module, plan: Plan | Heads) -> nn.Module:
     remove = {name: listed for name, listed in remove.items() if listed}
     if not remove:
         return model
-    _refuse(sites, remove)
+    _refuse(model, sites, remove)
     if not hasattr(model, "config"):
         raise BadInput(f"{type(model).__name__} has no configuration to carry the record of the cut")
     before = decisions_of(model, sites)
@@ -78,7 +81,7 @@ def cut(model: nn.Module, plan: Plan | Heads) -> nn.Module:
     check_edits(model, edits)
     rehearse(
         model, sites, remove, lambda name: _edits(model, sites, {name: wanted_now[name]})[0],
-        fused=[a for a in remove if _fused(model, sites[a])],
+        inputs=inputs,
     )  # fmt: skip
     replay(model, edits)
     record = read_record(model) or {"edits": [], "sites": {}}
@@ -88,10 +91,6 @@ def cut(model: nn.Module, plan: Plan | Heads) -> nn.Module:
     # transformers 4 keeps a generation cache on the model, sized for the dense heads.
     model.__dict__.pop("_cache", None)
     return model
-
-
-def _fused(model: nn.Module, site: Site) -> bool:
-    return any(anatomy.module == site.module and anatomy.fused for anatomy in dissect(model, counted=False))
 
 
 def decisions_of(model: nn.Module, sites: Mapping[str, Site]) -> dict[str, Decision]:
@@ -109,13 +108,23 @@ def read_decision(data: Mapping[str, Any]) -> Decision:
     )
 
 
-def _refuse(sites: Mapping[str, Site], remove: Heads) -> None:
+def _refuse(model: nn.Module, sites: Mapping[str, Site], remove: Heads) -> None:
     refused = {name: sites[name].refusal for name in remove if sites[name].refusal}
     if refused:
         listed = "; ".join(f"site {name}: {reason}" for name, reason in refused.items())
         raise CannotCut(
             f"cannot cut {listed}. Gating works (headwise.analysis.gated); leave these sites out of the plan."
         )
+    owners: dict[int, str] = {}
+    for name, site in sites.items():
+        path, _, bare = site.output.partition(":")
+        weight = getattr(model.get_submodule(path), bare or "weight")
+        other = owners.setdefault(id(weight), name)
+        if sites[other].module != site.module and (name in remove or other in remove):
+            raise CannotCut(
+                f"sites {other} and {name} are two modules with one tied weight, so neither can lose heads by itself. "
+                "Gating works (headwise.analysis.gated); leave these sites out of the plan."
+            )
     for name in remove:
         site = sites[name]
         twins = [other for other in sites.values() if other.module == site.module]

@@ -15,11 +15,13 @@ from torch import nn
 
 from headwise.analysis import families
 from headwise.analysis.errors import BadInput, CannotCut
+from headwise.analysis.gates import gated
 from headwise.analysis.sites import find_sites
 from headwise.prune import rehearsal
 from headwise.prune.check import check_edits
 from headwise.prune.decision import decide, dense
 from headwise.prune.plan import Plan
+from headwise.prune.replay import KeepArgument
 from headwise.prune.surgery import cut
 from tests.families import FAMILIES
 from tests.models import build, inputs_of, oracle
@@ -152,15 +154,68 @@ def test_an_unknown_table_that_is_handed_on_is_never_cut_wrong():
     assert torch.equal(run(model, "t5"), before)
 
 
-def test_a_fused_layout_that_cannot_be_tried_is_refused(monkeypatch):
-    model = renamed(build(FAMILIES["gpt2"]), "GPT2Attention", "NewAttention")
+def nothing_fits(_):
+    raise BadInput("no synthetic input fits")
 
-    def none(_):
-        raise BadInput("no synthetic input fits")
 
-    monkeypatch.setattr(rehearsal, "synthetic_inputs", none)
-    with pytest.raises(CannotCut, match="cannot be tried out"):
+@pytest.mark.parametrize(("name", "kind"), [("gpt2", "GPT2Attention"), ("bert", "BertSelfAttention")])
+def test_where_no_input_runs_the_model_a_block_alone_is_rehearsed(name, kind, monkeypatch):
+    monkeypatch.setattr(rehearsal, "synthetic_inputs", nothing_fits)
+    model = renamed(build(FAMILIES[name]), kind, "NewAttention")
+    want = run(oracle(model, FAMILIES[name], {"0": [1]}), name)
+    torch.testing.assert_close(run(cut(model, {"0": [1]}), name), want)
+
+
+def test_a_block_alone_finds_a_wrong_layout_too(monkeypatch):
+    monkeypatch.setattr(rehearsal, "synthetic_inputs", nothing_fits)
+    model = renamed(build(FAMILIES["gpt-neox"]), "GPTNeoXAttention", "NewAttention")
+    with pytest.raises(CannotCut, match="cut for a try"):
         cut(model, {"0": [1]})
+
+
+def test_what_cannot_be_tried_is_refused_unless_real_inputs_are_given(monkeypatch):
+    monkeypatch.setattr(rehearsal, "synthetic_inputs", nothing_fits)
+    monkeypatch.setattr(rehearsal, "block_inputs", lambda *_: None)
+    model = renamed(build(FAMILIES["llama"]), "LlamaAttention", "NewAttention")
+    with pytest.raises(CannotCut, match=r"cannot be tried out here.*inputs="):
+        cut(model, {"0": [0, 1]})
+    want = run(oracle(model, FAMILIES["llama"], {"0": [0, 1]}), "llama")
+    got = run(cut(model, {"0": [0, 1]}, inputs=inputs_of(FAMILIES["llama"])), "llama")
+    torch.testing.assert_close(got, want)
+
+
+def test_modules_with_one_tied_weight_lose_no_heads():
+    model = build(FAMILIES["bert"])
+    blocks = model.bert.encoder.layer
+    blocks[1].attention.output.dense.weight = blocks[0].attention.output.dense.weight
+    before = run(model, "bert")
+    with pytest.raises(CannotCut, match="one tied weight"):
+        cut(model, {"1": [0]})
+    assert torch.equal(run(model, "bert"), before)
+
+
+def test_rotary_angles_by_head_follow_their_heads():
+    keep = KeepArgument("position_embeddings", 1, 4, [1, 3])
+    angles = tuple(torch.randn(1, 4, 8) for _ in range(2))
+    module = nn.Module()
+    module.forward = lambda hidden_states, position_embeddings: None
+    _, given = keep(module, (), {"hidden_states": None, "position_embeddings": angles})
+    assert all(torch.equal(g, a[:, [1, 3]]) for g, a in zip(given["position_embeddings"], angles, strict=True))
+
+
+def test_norms_over_one_head_with_a_weight_for_each_are_cut():
+    from transformers import ChameleonConfig, ChameleonModel
+
+    pictures = {"embed_dim": 32, "latent_channels": 32, "base_channels": 32, "channel_multiplier": [1],
+                "num_res_blocks": 1, "resolution": 32, "num_embeddings": 8}  # fmt: skip
+    config = ChameleonConfig(hidden_size=32, num_hidden_layers=1, num_attention_heads=4, num_key_value_heads=4,
+                             intermediate_size=32, vocab_size=50, vq_config=pictures, vocabulary_map={"<image>": 9})  # fmt: skip
+    model, ids = ChameleonModel(config).eval(), torch.tensor([[3, 4, 5]])
+    for parameter in model.layers.parameters():
+        nn.init.normal_(parameter)
+    with gated(model, {"0": [1, 2]}):
+        want = model(input_ids=ids).last_hidden_state
+    torch.testing.assert_close(cut(model, {"0": [1, 2]})(input_ids=ids).last_hidden_state, want)
 
 
 def test_a_norm_across_contexts_is_refused():
