@@ -139,7 +139,7 @@ CUT_REFUSED = {
         "ProphetNetAttention", "ProphetNetNgramSelfAttention", "PegasusXAttention", "PegasusXGlobalLocalAttention",
         "GroupViTAttention", "TimesformerSelfAttention", "MgpstrAttention", "BlipAttention", "Blip2Attention",
         "InstructBlipAttention", "InstructBlipVideoAttention", "PvtV2SelfAttention", "Florence2VisionWindowAttention",
-        "fsmt.Attention",
+        "fsmt.Attention", "TableTransformerAttention",
     ), _RESHAPES),
     # Releases before 5.6 read the width from the hidden states, into a variable of this name.
     "SiglipAttention:embed_dim": _RESHAPES,
