@@ -8,6 +8,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from headwise.analysis.batching import Batch
+from headwise.analysis.devices import home
 from headwise.analysis.errors import BadInput
 from headwise.analysis.maps import probabilities, rows_that_count
 from headwise.analysis.seen import Seen, Visibility, streams_of
@@ -19,6 +20,8 @@ class Hooks:
 
     def __init__(self, model: nn.Module, sites: Mapping[str, Site], needs: frozenset[str]) -> None:
         self.model, self.sites, self.needs = model, sites, needs
+        # Heads of a spread model are compared with one another, so they have to meet.
+        self.home = home(model)
         self.outputs: dict[str, list[Any]] = {}
         self.inputs: dict[str, list[Any]] = {}
         self.element: dict[str, int] = {}
@@ -88,12 +91,12 @@ class Hooks:
         present, real = max(1, len(site.kept)), len(site.kept)
         maps = contexts = None
         if "contexts" in self.needs:
-            contexts = by_head(site, self.caught(self.inputs, site, site.output), present)[:, :, :real]
+            contexts = by_head(site, self.caught(self.inputs, site, site.output), present)[:, :, :real].to(self.home)
         if "maps" in self.needs:
             output = self.caught(self.outputs, site, site.module)
             known = self.element.get(site.name)
             maps, self.element[site.name] = probabilities(site, output, len(batch.texts), present, known)
-            maps = maps[:, :real]
+            maps = maps[:, :real].to(self.home)
         length = maps.shape[2] if maps is not None else contexts.shape[1] if contexts is not None else 0
         width = maps.shape[3] if maps is not None else visible.width(site, length)
         module = self.model.get_submodule(site.module)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from importlib.metadata import version
 from typing import Any
 
@@ -13,6 +13,7 @@ from torch import nn
 
 from headwise.analysis.annotations import Annotated
 from headwise.analysis.batching import Batches
+from headwise.analysis.devices import brought_in, home
 from headwise.analysis.kernels import kernel_of
 from headwise.analysis.processes import world
 
@@ -36,7 +37,7 @@ def marks_of(
     gold = hashlib.sha256("".join(repr(text) for text in annotated).encode("utf-8", "surrogatepass")).hexdigest()[:16]
     marks = {
         "model": f"{type(model).__name__} {weights_hash(model)}",
-        "precision": f"{parameter.dtype} on {parameter.device.type}, kernel {kernel_of(config)}",
+        "precision": f"{parameter.dtype} on {home(model).type}, kernel {kernel_of(config)}",
         "texts": data.mark,
         "batch size": str(data.batch_size),
         "annotations": gold if annotated else "none",
@@ -53,24 +54,11 @@ def weights_hash(model: nn.Module) -> str:
     False
     """
     digest = hashlib.sha256()
-    put_out = dict(_put_out(model)) if any(tensor.is_meta for tensor in model.state_dict().values()) else {}
     for name, tensor in sorted(model.state_dict().items()):
         digest.update(f"{name} {tuple(tensor.shape)} {tensor.dtype}".encode())
-        if tensor.is_meta:
-            store, key = put_out[name]
-            tensor = store[key].to(tensor.dtype)
-        flat = tensor.detach().cpu().contiguous().flatten()
-        digest.update(flat.view(torch.uint8).numpy().data if flat.numel() else b"")
+        path, _, own = name.rpartition(".")
+        module = model.get_submodule(path) if tensor.is_meta else model
+        with brought_in(module):
+            flat = (getattr(module, own) if tensor.is_meta else tensor).detach().cpu().contiguous().flatten()
+            digest.update(flat.view(torch.uint8).numpy().data if flat.numel() else b"")
     return digest.hexdigest()[:16]
-
-
-def _put_out(model: nn.Module) -> Iterator[tuple[str, tuple[Any, str]]]:
-    """Weights that accelerate brings in only for a module's forward pass: where each is kept."""
-    for path, module in model.named_modules():
-        hook = getattr(module, "_hf_hook", None)
-        for part in getattr(hook, "hooks", (hook,)):
-            store = getattr(part, "weights_map", None)
-            if store is not None:
-                deep = bool(getattr(part, "place_submodules", False))
-                for name, _ in (*module.named_parameters(recurse=deep), *module.named_buffers(recurse=deep)):
-                    yield f"{path}.{name}" if path else name, (store, name)

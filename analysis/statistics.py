@@ -102,7 +102,7 @@ class Statistics(Reducer):
                 targets[key] = _targets(one, batch.tokens)
             at = torch.from_numpy(self._at[name])
             found, counted = self._measured(one, *targets[key], _which_rows(one, batch.tokens))
-            sums[:, at], rows[:, at] = found.double().cpu(), counted.double().cpu()
+            sums[:, at], rows[:, at] = found.cpu().double(), counted.cpu().double()
         cells = cells_of(batch.texts)
         add_by_cell(self.sums, cells, sums)
         add_by_cell(self.rows, cells, rows)

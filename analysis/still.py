@@ -26,17 +26,24 @@ def still(*models: nn.Module) -> Iterator[None]:
     """
     # Module by module: a part may rest while the whole trains, and `train()` would wake it.
     training = [(module, module.training) for model in models for module in model.modules()]
-    learning = [parameter for model in models for parameter in model.parameters() if parameter.requires_grad]
+    # By name: weights that accelerate has put out are other tensors after every pass.
+    learning = [
+        (module, name)
+        for model in models
+        for module in model.modules()
+        for name, parameter in module.named_parameters(recurse=False)
+        if parameter.requires_grad
+    ]
     try:
         for model in models:
             model.eval()
-        for parameter in learning:
-            parameter.requires_grad_(False)
+        for module, name in learning:
+            getattr(module, name).requires_grad_(False)
         # Some forwards draw even at rest (masked patches).
         with torch.random.fork_rng(devices=[]):
             yield
     finally:
-        for parameter in learning:
-            parameter.requires_grad_(True)
+        for module, name in learning:
+            getattr(module, name).requires_grad_(True)
         for module, flag in training:
             module.training = flag

@@ -220,10 +220,10 @@ class Tiles(Hooks):
                 f"site {site.name}: {site.module} attends with {call.query.shape[1]} heads, expected {present}; "
                 "its maps cannot be recomputed in tiles. Use the eager door (door='eager')."
             )
-        maps = call.probabilities(rows)[:, :real]
+        maps = call.probabilities(rows)[:, :real].to(self.home)
         contexts = None
         if "contexts" in self.needs:
-            contexts = by_head(site, self.caught(self.inputs, site, site.output), present)[:, rows, :real]
+            contexts = by_head(site, self.caught(self.inputs, site, site.output), present)[:, rows, :real].to(self.home)
         module = self.model.get_submodule(site.module)
         queries, allowed = visible(site, module, maps, maps.shape[2], maps.shape[3])
         streams = streams_of(site, batch.tokens)

@@ -55,8 +55,8 @@ class RelationMass(Reducer):
             weights, chance, rows = known[key]
             # One product reads the maps once for all roles.
             flat = one.map.reshape(len(batch.texts), len(at), -1)
-            found[0][:, at] = torch.bmm(flat, weights).double().cpu()
-            found[1][:, at], found[2][:, at] = chance[:, None].cpu(), rows[:, None].cpu()
+            found[0][:, at] = torch.bmm(flat, weights).cpu().double()
+            found[1][:, at], found[2][:, at] = chance[:, None].cpu().double(), rows[:, None].cpu().double()
         cells = cells_of(batch.texts)
         for total, values in zip((self.mass, self.chance, self.rows), found, strict=True):
             add_by_cell(total, cells, values)
@@ -66,7 +66,7 @@ class RelationMass(Reducer):
         view = view_of(one, batch.tokens)
         texts, size = len(batch.texts), one.allowed[0].numel()
         weights = torch.zeros(texts, len(self.roles), size, device=one.allowed.device)
-        chance = torch.zeros(texts, len(self.roles), dtype=torch.float64, device=one.allowed.device)
+        chance = torch.zeros(texts, len(self.roles), device=one.allowed.device)
         rows = torch.zeros_like(chance)
         for i, role in enumerate(self.roles.values()):
             chosen = role.relation(view) if role.relation is not None else None
@@ -76,7 +76,7 @@ class RelationMass(Reducer):
             open_rows = (count > 0) & (count < one.choices)
             share = torch.where(open_rows, count / one.choices.clamp(min=1), 0.0)
             weights[:, i] = (chosen & open_rows[..., None]).flatten(1)
-            chance[:, i], rows[:, i] = share.sum(1).double(), open_rows.sum(1).double()
+            chance[:, i], rows[:, i] = share.sum(1), open_rows.sum(1).float()
         return weights.transpose(1, 2), chance, rows
 
     def measured(self, role: str) -> Measured:

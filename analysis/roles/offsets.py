@@ -56,7 +56,7 @@ class FixedOffset(Reducer):
             for i, offset in enumerate(self.offsets.tolist()):
                 band = one.map.diagonal(offset + one.start, dim1=2, dim2=3)
                 usable = one.allowed.diagonal(offset + one.start, dim1=1, dim2=2)
-                found[0, :, at, i] = (band * usable[:, None]).sum(-1).double().cpu()
+                found[0, :, at, i] = (band * usable[:, None]).sum(-1).cpu().double()
             found[1][:, at], found[2][:, at] = share[:, None], rows[:, None]
         cells = cells_of(batch.texts)
         for total, values in zip((self.mass, self.chance, self.rows), found, strict=True):
@@ -70,7 +70,7 @@ class FixedOffset(Reducer):
             even = one.uniform.diagonal(offset + one.start, dim1=1, dim2=2)
             shares.append(even.sum(-1))
             counts.append(usable.sum(-1))
-        return torch.stack(shares, 1).double().cpu(), torch.stack(counts, 1).double().cpu()
+        return torch.stack(shares, 1).cpu().double(), torch.stack(counts, 1).cpu().double()
 
     def measured(self) -> tuple[Measured, np.ndarray]:
         """Sums by cell at each head's best offset, and that offset; judged on cells that did not choose."""

@@ -46,7 +46,7 @@ class Cosine(Reducer):
         self.gram.update(batch, seen, _laid_out, lambda one: one.allowed.shape[1] * one.site.head_dim)
         for name, one in seen.items():
             sums = torch.einsum("bqhd,bq->hd", one.context, one.queries.float())
-            self._sums[self._at[name], : sums.shape[1]] += sums.double().cpu().numpy()
+            self._sums[self._at[name], : sums.shape[1]] += sums.cpu().double().numpy()
 
     def result(self) -> dict[str, np.ndarray]:
         """`similarity/cosine` and its chance level, both `[head, head]`."""

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from headwise.analysis.batching import Batch
 from headwise.analysis.cells import cells_of
+from headwise.analysis.devices import exact
 from headwise.analysis.seen import Seen, positions_of
 from headwise.analysis.sites import Site
 from headwise.analysis.statistics import pieces
@@ -78,7 +79,7 @@ class Gram:
             at = self._positions(names)
             size = width(seen[names[0]])
             device = seen[names[0]].allowed.device
-            total = torch.zeros(len(at), len(at), dtype=torch.float64, device=device)
+            total = torch.zeros(len(at), len(at), dtype=torch.float64, device=exact(device))
             for part in pieces(len(batch.texts), len(at) * size):
                 out = self._space(part.stop - part.start, len(at), size, device)
                 start = 0
@@ -87,7 +88,7 @@ class Gram:
                     fill(seen[name], part, out[:, start : start + count])
                     start += count
                 products = torch.bmm(out, out.mT)
-                total += products.sum(0, dtype=torch.float64)
+                total += products.to(total.device).sum(0, dtype=torch.float64)
                 self._apart(batch.texts[part], products, at)
             self.products[np.ix_(at, at)] += total.cpu().numpy()
             for name in names:
@@ -96,7 +97,7 @@ class Gram:
     def _apart(self, texts: Sequence[Text], products: Tensor, at: np.ndarray) -> None:
         blocks = len(self.by_block)
         if blocks:
-            for cell, one in zip(cells_of(texts).tolist(), products.double().cpu().numpy(), strict=True):
+            for cell, one in zip(cells_of(texts).tolist(), products.cpu().double().numpy(), strict=True):
                 self.by_block[cell % blocks][np.ix_(at, at)] += one
 
     def _space(self, texts: int, heads: int, size: int, device: torch.device) -> Float[Tensor, "text head width"]:

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from headwise.analysis.batching import Batch
+from headwise.analysis.devices import brought_in, exact
 from headwise.analysis.projections import output_weight
 from headwise.analysis.seen import Reducer, Seen, positions_of
 from headwise.analysis.sites import Site
@@ -61,11 +62,15 @@ class Replaceability(Reducer):
         for name, one in seen.items():
             if name not in self.sites:
                 continue
-            rows = one.context[one.queries].flatten(1).double()
+            rows = one.context[one.queries].flatten(1)
+            rows = rows.to(exact(rows.device)).double()
             if name not in self.sums:
                 width = rows.shape[1]
                 self.squares[name] = torch.zeros(width, width, dtype=torch.float64, device=rows.device)
                 self.sums[name] = torch.zeros(width, dtype=torch.float64, device=rows.device)
+            if self.sums[name].device != rows.device:
+                # Sums that were kept on disk come back in main memory.
+                self.squares[name], self.sums[name] = (t[name].to(rows.device) for t in (self.squares, self.sums))
             self.squares[name] += rows.T @ rows
             self.sums[name] += rows.sum(0)
             self.rows[name] += len(rows)
@@ -77,7 +82,8 @@ class Replaceability(Reducer):
             if self.rows[name] > 1:
                 mean = self.sums[name] / self.rows[name]
                 covariance = self.squares[name] / self.rows[name] - torch.outer(mean, mean)
-                weight = output_weight(self.model, site).double().to(covariance.device)
+                with brought_in(self.model.get_submodule(site.output.partition(":")[0])):
+                    weight = output_weight(self.model, site).to(covariance.device).double()
                 found[self._at[name]] = unrebuilt(covariance, weight, site.head_dim).cpu().numpy()
         return {"statistics/replaceability": found}
 
