@@ -4,19 +4,23 @@ from __future__ import annotations
 
 import contextlib
 import io
+import json
 import logging
+import tempfile
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
 from headwise.analysis.batching import token_limit
 from headwise.analysis.errors import BadInput, first_line
 from headwise.prune.folder import told
-from headwise.prune.inputs import synthetic_inputs
+from headwise.prune.inputs import reads, synthetic_inputs
+from headwise.prune.operations import operations, parameters, size_in_bytes
 from headwise.prune.tasks.outcome import judging
 from headwise.prune.tasks.text_classification import pad_known
 
@@ -25,16 +29,21 @@ _TOLERANCE = 1e-4
 #: Sizes of the example, and of the other example that dynamic shapes are checked on. None is 0 or 1, which
 #: the exporter would take for constants.
 _EXAMPLE, _OTHER = (2, 8), (3, 11)
+#: Bytes of weights that one ONNX file can hold: a protocol buffer ends at two gigabytes.
+_ONE_FILE = 2_000_000_000
+#: Lengths at which operations are counted: a constant, a part a token, a part a pair of tokens.
+_COUNTED = (4, 8, 12)
 
 
 def to_onnx(model: nn.Module, file: str | Path, *, overwrite: bool = False) -> float:
     """Write the model as ONNX with any batch and length, and check it in onnxruntime.
 
-    The file takes the forward's token inputs and gives its first output (logits, else hidden states). Hooks
-    and training flags of the model are as before.
+    The file takes the forward's main inputs and gives its first output (logits, else hidden states). Weights of
+    more than two gigabytes, which one file cannot hold, go into a second one beside it, `<file>.data`. Hooks and
+    training flags of the model are as before.
 
     Args:
-        model: reads tokens; on any device.
+        model: reads tokens, or sees images, or hears; on any device.
         file: where to write.
         overwrite: replace an existing file.
 
@@ -50,27 +59,24 @@ def to_onnx(model: nn.Module, file: str | Path, *, overwrite: bool = False) -> f
         import onnxscript  # noqa: F401 - torch's exporter needs it
     except ImportError as error:
         raise BadInput(f"ONNX needs more packages ({error.name}): pip install 'headwise[export]'") from error
-    path = _free(file, overwrite)
-    work = path.with_name(f".{path.name}.partial")
-    with _exportable(model) as forward, told(path):
+    path = _free(file, overwrite, beside=[f"{Path(file).name}.data"])
+    with _exportable(model) as forward, _appearing(path) as work:
         try:
             example = _inputs(model, *_EXAMPLE)
             program = torch.onnx.export(
                 forward, kwargs=example, dynamo=True, dynamic_shapes=_dynamic(model, example), verbose=False,
                 input_names=list(example), output_names=["output"],
             )  # fmt: skip
-            program.save(work)  # type: ignore[union-attr]
+            program.model.metadata_props.update(_told(model))  # type: ignore[union-attr]
+            program.save(work, external_data=size_in_bytes(model) > _ONE_FILE)  # type: ignore[union-attr]
             session = onnxruntime.InferenceSession(str(work), providers=["CPUExecutionProvider"])
             other = _inputs(model, *_OTHER)
             named = {entry.name for entry in session.get_inputs()}
             feed = {name: value.cpu().numpy() for name, value in other.items() if name in named}
             difference = _difference(torch.from_numpy(session.run(None, feed)[0]), forward(**other))
             _check(difference, model)
-            work.replace(path)
         except (torch.onnx.errors.OnnxExporterError, RuntimeError) as error:
             raise BadInput(f"{type(model).__name__} cannot be exported as ONNX: {first_line(error)}") from error
-        finally:
-            work.unlink(missing_ok=True)
     return difference
 
 
@@ -78,7 +84,7 @@ def to_program(model: nn.Module, file: str | Path, *, overwrite: bool = False) -
     """Write the model as a `torch.export` program (`.pt2`) with any batch and length, and check it.
 
     Args:
-        model: reads tokens.
+        model: reads tokens, or sees images, or hears.
         file: where to write.
         overwrite: replace an existing file.
 
@@ -89,8 +95,7 @@ def to_program(model: nn.Module, file: str | Path, *, overwrite: bool = False) -
         BadInput: the file exists, or the model cannot be exported or comes out different; no file is left.
     """
     path = _free(file, overwrite)
-    work = path.with_name(f".partial.{path.name}")
-    with _exportable(model) as forward, told(path):
+    with _exportable(model) as forward, _appearing(path) as work:
         try:
             example = _inputs(model, *_EXAMPLE)
             program = torch.export.export(forward, (), example, dynamic_shapes=_dynamic(model, example), strict=False)
@@ -98,31 +103,99 @@ def to_program(model: nn.Module, file: str | Path, *, overwrite: bool = False) -
             other = _inputs(model, *_OTHER)
             difference = _difference(torch.export.load(work).module()(**other), forward(**other))
             _check(difference, model)
-            work.replace(path)
         except (torch._dynamo.exc.TorchDynamoException, RuntimeError, ValueError) as error:
             if isinstance(error, BadInput):
                 raise
             raise BadInput(f"{type(model).__name__} cannot be exported: {first_line(error)}") from error
-        finally:
-            work.unlink(missing_ok=True)
     return difference
 
 
+def _told(model: nn.Module) -> dict[str, str]:
+    """What a file says of its model beside the graph, so that it can be timed: see `onnx_speed`."""
+    facts: dict[str, Any] = {"parameters": parameters(model), "class": type(model).__name__}
+    if reads(model):
+        config: Any = model.config  # type: ignore[union-attr]
+        facts |= {"vocabulary": config.get_text_config().vocab_size, "max_length": token_limit(None, model)}
+        counted = [operations(model, _inputs(model, 1, length)) for length in _COUNTED]
+        facts["operations"] = np.linalg.solve(np.vander(_COUNTED, increasing=True), counted).tolist()
+    return {f"headwise.{name}": json.dumps(value) for name, value in facts.items()}
+
+
+@contextlib.contextmanager
+def _appearing(path: Path) -> Iterator[Path]:
+    """A file of that name in a folder of its own; it and what lies beside it go to their place if all ends well."""
+    with told(path), tempfile.TemporaryDirectory(prefix=f".{path.name}.", dir=path.parent) as place:
+        yield Path(place) / path.name
+        for made in sorted(Path(place).iterdir(), key=lambda made: made.name == path.name):
+            made.replace(path.parent / made.name)
+
+
 class _Forward(nn.Module):
-    """Tokens in, one tensor out, no cache."""
+    """Inputs in, one tensor out, no cache."""
 
     def __init__(self, model: nn.Module) -> None:
         super().__init__()
         self.model = model
         self.extra = {"use_cache": False} if getattr(getattr(model, "config", None), "use_cache", None) else {}
 
+    def _output(self, inputs: dict[str, Any]) -> Tensor:
+        output = self.model(**inputs, **self.extra)
+        found: Tensor = output.logits if getattr(output, "logits", None) is not None else output[0]
+        return found
+
+
+class _Reads(_Forward):
+    """Of tokens."""
+
     def forward(self, input_ids: Tensor, attention_mask: Tensor, decoder_input_ids: Tensor | None = None) -> Tensor:
         inputs = {"input_ids": input_ids, "attention_mask": attention_mask}
         if decoder_input_ids is not None:
             inputs["decoder_input_ids"] = decoder_input_ids
-        output = self.model(**inputs, **self.extra)
-        found: Tensor = output.logits if getattr(output, "logits", None) is not None else output[0]
-        return found
+        return self._output(inputs)
+
+
+class _Sees(_Forward):
+    """Of images."""
+
+    def forward(self, pixel_values: Tensor) -> Tensor:
+        return self._output({"pixel_values": pixel_values})
+
+
+class _Hears(_Forward):
+    """Of waves."""
+
+    def forward(self, input_values: Tensor) -> Tensor:
+        return self._output({"input_values": input_values})
+
+
+class _HearsFeatures(_Forward):
+    """Of spectra."""
+
+    def forward(self, input_features: Tensor) -> Tensor:
+        return self._output({"input_features": input_features})
+
+
+_BY_INPUT: dict[str, type[_Forward]] = {
+    "pixel_values": _Sees,
+    "input_values": _Hears,
+    "input_features": _HearsFeatures,
+}
+
+
+def _forward_of(model: nn.Module) -> nn.Module:
+    """The model as a function of its main inputs.
+
+    Raises:
+        BadInput: its main input is of a kind that is not exported.
+    """
+    if reads(model):
+        return _Reads(model)
+    name = str(getattr(model, "main_input_name", ""))
+    if name not in _BY_INPUT:
+        raise BadInput(
+            f"{type(model).__name__}: its main input {name!r} is none of those exported: input_ids, {', '.join(_BY_INPUT)}"
+        )
+    return _BY_INPUT[name](model)
 
 
 @contextlib.contextmanager
@@ -138,19 +211,25 @@ def _exportable(model: nn.Module) -> Iterator[nn.Module]:
             warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()),
         ):  # fmt: skip
             warnings.simplefilter("ignore")
-            yield _Forward(model).eval()
+            yield _forward_of(model).eval()
     finally:
         for logger, level in zip(loggers, levels, strict=True):
             logger.setLevel(level)
 
 
 def _inputs(model: nn.Module, batch: int, length: int) -> dict[str, Tensor]:
-    return dict(synthetic_inputs(model, batch, length))
+    found = synthetic_inputs(model, batch, length)
+    if reads(model):
+        return dict(found)
+    main = str(getattr(model, "main_input_name", ""))
+    return {main: found[main]}
 
 
 def _dynamic(model: nn.Module, example: Mapping[str, Tensor]) -> dict[str, Any]:
-    """Any batch, and any length that the model's positions allow."""
+    """Any batch, and any length of tokens that the model's positions allow; images and waves keep their size."""
     batch = torch.export.Dim("batch", min=2)
+    if not reads(model):
+        return {name: {0: batch} for name in example}
     lengths = {name: "written" if name.startswith("decoder_") else "length" for name in example}
     dims = {name: torch.export.Dim(name, min=2, max=token_limit(None, model)) for name in set(lengths.values())}
     return {name: {0: batch, 1: dims[lengths[name]]} for name in example}
@@ -171,10 +250,15 @@ def _check(difference: float, model: nn.Module) -> None:
         )
 
 
-def _free(file: str | Path, overwrite: bool) -> Path:
+def _free(file: str | Path, overwrite: bool, beside: Sequence[str] = ()) -> Path:
     path = Path(file)
-    if path.exists() and not overwrite:
-        raise BadInput(f"{path} exists and is left as it is; choose another file, or say overwrite=True")
+    for one in (path, *(path.parent / name for name in beside)):
+        if one.is_dir():
+            raise BadInput(f"{one} is a folder; choose a file")
+        if one.exists() and not overwrite:
+            raise BadInput(
+                f"{one} exists and is left as it is; choose another file, or say --overwrite (overwrite=True)"
+            )
     if not path.parent.is_dir():
         raise BadInput(f"{path.parent} is no folder: make it first, or choose another place")
     return path

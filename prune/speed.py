@@ -105,7 +105,7 @@ def compare_speed(
         "memory": memory,
         "attention": attention,
         "generation": generation,
-        "drift": _drift(rows),
+        "drift": drift_of(rows),
         **facts,
         "compiled": compiled,
         "threads": torch.get_num_threads(),
@@ -181,7 +181,11 @@ def _facts(model: nn.Module) -> dict[str, Any]:
     }
 
 
-def _drift(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Whether the dense model against itself looked different anywhere: then the machine was not steady."""
+def drift_of(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Whether the dense model against itself looked different anywhere: then the machine was not steady.
+
+    >>> drift_of([{"batch": 1, "length": 8, "drift": {"low": 0.99, "high": 1.01}}])
+    {'steady': True, 'unsteady': []}
+    """
     off = [[row["batch"], row["length"]] for row in rows if not row["drift"]["low"] <= 1 <= row["drift"]["high"]]
     return {"steady": not off, "unsteady": off}

@@ -14,6 +14,7 @@ from headwise.prune.cli import (
     cut,
     demo,
     evaluate,
+    export,
     families,
     heads,
     plan,
@@ -45,6 +46,7 @@ app.command("cut")(cut.cut)
 app.command("sweep")(sweep.sweep)
 app.command("evaluate")(evaluate.evaluate)
 app.command("speed")(speed.speed)
+app.command("export")(export.export)
 app.command("report")(report.report)
 app.command("heads")(heads.heads)
 app.command("view")(view.view)

@@ -54,23 +54,34 @@ def speed(
     as_json: AsJson = False,
     quiet: Quiet = False,
 ) -> None:
-    """Time a checkpoint on a batch × length grid; against another, side by side, with intervals and drift."""
+    """Time a checkpoint on a batch × length grid; against another, side by side, with intervals and drift.
+
+    Two ONNX files are timed in onnxruntime.
+    """
     given: dict[str, Any] = {
         "speed.batches": _numbers("--batches", batches), "speed.lengths": _numbers("--lengths", lengths),
         "speed.rounds": rounds, "speed.seconds": seconds, "model.dtype": dtype and dtype.value, "seed": seed,
     }  # fmt: skip
     with speaking(quiet):
         from headwise.prune import judgement
+        from headwise.prune.onnx_speed import is_onnx, time_files
 
-        found = judgement.time_models(
-            judgement.pair_of(model, against, recipe, [*(settings or []), *said(given)]),
-            kernel=kernel,
-            threads=threads,
-            compiled=compile_mode and compile_mode.value,
-            new_tokens=new_tokens,
-            device=device,
-            trust_remote_code=trust_remote_code,
-        )
+        pair = judgement.pair_of(model, against, recipe, [*(settings or []), *said(given)])
+        if is_onnx(pair.model) or is_onnx(pair.against):
+            _refuse_for_files(
+                kernel=kernel, compile=compile_mode, device=device if device != "cpu" else None, dtype=dtype
+            )
+            found = time_files(pair.model, pair.against, pair.recipe, threads=threads)
+        else:
+            found = judgement.time_models(
+                pair,
+                kernel=kernel,
+                threads=threads,
+                compiled=compile_mode and compile_mode.value,
+                new_tokens=new_tokens,
+                device=device,
+                trust_remote_code=trust_remote_code,
+            )
         if as_json:
             put_json(found)
         elif not quiet:
@@ -78,6 +89,17 @@ def speed(
     if found["limits_broken"]:
         complain("limits broken: " + "; ".join(found["limits_broken"]))
         raise typer.Exit(3)
+
+
+def _refuse_for_files(**given: object) -> None:
+    """Return if nothing was asked that an exported file cannot do any more.
+
+    Raises:
+        BadInput: something was.
+    """
+    useless = [f"--{name}" for name, value in given.items() if value is not None]
+    if useless:
+        raise BadInput(f"{', '.join(useless)}: not for ONNX files, which onnxruntime runs on the CPU as they are")
 
 
 def _numbers(option: str, value: str | None) -> list[int] | None:
@@ -95,6 +117,8 @@ def _numbers(option: str, value: str | None) -> list[int] | None:
 
 
 def _show(title: str, speed: Mapping[str, Any], *, alone: bool) -> None:
+    from headwise.prune.report.timings import conditions
+
     rows = [_row("forward", row, alone) for row in speed["rows"]]
     if speed["attention"]:
         rows.append(_row("attention blocks alone", {**speed["attention"], "batch": "", "length": ""}, alone))
@@ -110,8 +134,10 @@ def _show(title: str, speed: Mapping[str, Any], *, alone: bool) -> None:
     ]
     stdout().print(table(title, columns, rows))
     memory, sides = speed["memory"], ("cut",) if alone else ("dense", "cut")
+    put(conditions(speed))
     put(f"parameters: {_change(speed['parameters'], sides)}")
-    put(f"peak memory of a forward pass beside the weights: {_change(memory, sides)} bytes")
+    if memory["cut"] is not None:
+        put(f"peak memory of a forward pass beside the weights: {_change(memory, sides)} bytes")
     for row in speed["generation"]:
         cache = _change(row["cache_bytes"], sides)
         pace = " -> ".join(f"{row['tokens_per_second'][side]:.1f}" for side in sides)

@@ -87,7 +87,8 @@ def conditions(speed: Mapping[str, Any]) -> str:
     >>> conditions({"kernel": "sdpa", "dtype": "float32", "device": "cpu", "threads": 2, "compiled": None})
     'Attention kernel sdpa, float32, on cpu with 2 threads, not compiled.'
     """
-    parts = [f"attention kernel {speed['kernel']}"] if speed.get("kernel") else []
+    parts = [f"in {speed['runtime']}"] if speed.get("runtime") else []
+    parts += [f"attention kernel {speed['kernel']}"] if speed.get("kernel") else []
     parts += [str(speed["dtype"])] if speed.get("dtype") else []
     if speed.get("device"):
         threads = speed.get("threads")
@@ -95,6 +96,7 @@ def conditions(speed: Mapping[str, Any]) -> str:
         parts.append(f"on {speed['device']}" + (f" with {formats.plural(threads, 'thread')}" if on_cpu else ""))
     if not parts:
         return ""
-    parts.append(f"compiled ({speed['compiled']})" if speed.get("compiled") else "not compiled")
+    if not speed.get("runtime"):
+        parts.append(f"compiled ({speed['compiled']})" if speed.get("compiled") else "not compiled")
     text = ", ".join(parts)
     return f"{text[:1].upper()}{text[1:]}."

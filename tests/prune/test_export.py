@@ -1,16 +1,30 @@
 """Exports: whole, equal to the model at sizes that the exporter has not seen, and without a trace on the model."""
 
 import copy
+import json
 
 import numpy as np
 import onnxruntime
 import pytest
 import torch
-from transformers import BertConfig, BertModel, LlamaConfig, LlamaForCausalLM, T5Config, T5ForConditionalGeneration
+from transformers import (
+    BertConfig,
+    BertModel,
+    LlamaConfig,
+    LlamaForCausalLM,
+    T5Config,
+    T5ForConditionalGeneration,
+    ViTConfig,
+    ViTForImageClassification,
+)
 
 from headwise.analysis.errors import BadInput
-from headwise.prune import cut
+from headwise.prune import cut, export, load, onnx_speed
+from headwise.prune.cli import main
 from headwise.prune.export import to_onnx, to_program
+from headwise.prune.inputs import synthetic_inputs
+from headwise.prune.operations import operations, parameters
+from tests.prune.tiny_run import checkpoint
 
 SIZES = {"vocab_size": 60, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 24}
 BUILD = {
@@ -22,6 +36,12 @@ BUILD = {
         ),
         {"encoder.self.0": [1], "decoder.cross.1": [0, 3]},
     ),
+    "vit": (
+        lambda: ViTForImageClassification(
+            ViTConfig(**{n: v for n, v in SIZES.items() if n != "vocab_size"}, image_size=16, patch_size=8)
+        ),
+        {"0": [1], "1": [0, 3]},
+    ),
 }
 
 
@@ -31,28 +51,48 @@ def made(name):
     return cut(build(), plan)
 
 
-@pytest.mark.parametrize(
-    "name", ["bert", pytest.param("llama", marks=pytest.mark.slow), pytest.param("t5", marks=pytest.mark.slow)]
-)
-@pytest.mark.parametrize("write", [to_onnx, to_program])
-def test_a_cut_model_is_exported_equal(write, name, tmp_path):
+def exported(write, name, file):
+    """What is written, once the model was found to be as it was."""
     model = made(name)
     model.train()
     hooks = [(list(m._forward_hooks), list(m._forward_pre_hooks), m.training) for m in model.modules()]
     before = copy.deepcopy(model.config.to_dict())
-    file = tmp_path / "model.bin"
     assert write(model, file) < 1e-5
-    assert [path.name for path in tmp_path.iterdir()] == ["model.bin"]
     assert [(list(m._forward_hooks), list(m._forward_pre_hooks), m.training) for m in model.modules()] == hooks
     assert model.config.to_dict() == before
     with pytest.raises(BadInput, match="exists and is left"):
         write(model, file)
+    return sorted(path.name for path in file.parent.iterdir())
 
 
-def test_an_onnx_file_takes_any_batch_and_length_and_padding(tmp_path):
+@pytest.fixture(scope="module")
+def place(tmp_path_factory):
+    """A dense model exported on the command line, and a cut one too large for one file, as far as it knows."""
+    folder = tmp_path_factory.mktemp("exported")
+    checkpoint(folder / "dense", head=False, **SIZES, max_position_embeddings=40)
+    assert main(["export", str(folder / "dense"), str(folder / "dense.onnx"), "--quiet"]) == 0
+    (folder / "cut").mkdir()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(export, "_ONE_FILE", 0)
+        assert exported(to_onnx, "bert", folder / "cut" / "model.onnx") == ["model.onnx", "model.onnx.data"]
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("write", "name"),
+    [
+        (to_program, "bert"),
+        *(pytest.param(write, name, marks=pytest.mark.slow) for write in (to_onnx, to_program)
+          for name in ("llama", "t5", "vit")),
+    ],
+)  # fmt: skip
+def test_a_cut_model_is_exported_equal(write, name, tmp_path):
+    assert exported(write, name, tmp_path / "model.bin") == ["model.bin"]
+
+
+def test_an_onnx_file_takes_any_batch_and_length_and_padding(place):
     model = made("bert").eval()
-    to_onnx(model, tmp_path / "model.onnx")
-    session = onnxruntime.InferenceSession(str(tmp_path / "model.onnx"), providers=["CPUExecutionProvider"])
+    session = onnxruntime.InferenceSession(str(place / "cut" / "model.onnx"), providers=["CPUExecutionProvider"])
     for batch, length in ((1, 5), (5, 33)):
         ids = torch.randint(1, 60, (batch, length))
         mask = torch.ones_like(ids)
@@ -61,6 +101,63 @@ def test_an_onnx_file_takes_any_batch_and_length_and_padding(tmp_path):
         with torch.inference_mode():
             right = model(input_ids=ids, attention_mask=mask).last_hidden_state
         np.testing.assert_allclose(session.run(None, feed)[0], right.numpy(), atol=2e-5)
+
+
+def test_exported_files_are_timed_side_by_side(place, capsys):
+    said = ["speed", place / "cut" / "model.onnx", "--against", place / "dense.onnx", "--json"]
+    said += ["--batches", "2", "--lengths", "8,99", "--rounds", "6", "--threads", "1"]
+    assert main([str(word) for word in [*said, "--set", "limits.speedup=1000"]]) == 3
+    out, err = capsys.readouterr()
+    assert "speedup: at least 1000x asked" in err
+    speed = json.loads(out)["speed"]
+    assert speed["notes"] == ["length 99 is more than the model's positions allow"]
+    dense, smaller = load(place / "dense"), made("bert")
+    assert speed["parameters"] == {"dense": parameters(dense), "cut": parameters(smaller)}
+    (row,) = speed["rows"]
+    assert (row["batch"], row["length"]) == (2, 8)
+    assert row["drift"]["low"] <= row["drift"]["median"] <= row["drift"]["high"]
+    # The files say their operations for any length; the models count them.
+    for file, model, counted in (
+        (place / "dense.onnx", dense, "dense"),
+        (place / "cut" / "model.onnx", smaller, "cut"),
+    ):
+        assert row["operations"][counted] == operations(model, synthetic_inputs(model, 2, 8))
+        assert onnx_speed.opened(str(file)).operations(3, 17) == operations(model, synthetic_inputs(model, 3, 17))
+    assert speed["bytes"]["cut"] > parameters(smaller) * 4
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["speed", "dense.onnx", "--against", "dense"], "timed against another ONNX file"),
+        (["speed", "nothing.onnx"], "no such file"),
+        (["speed", "broken.onnx"], "cannot open it"),
+        (["speed", "dense.onnx", "--kernel", "sdpa"], "--kernel: not for ONNX files"),
+        (["export", "dense", "dense.onnx"], "exists and is left as it is"),
+        (["export", "dense", "cut"], "is a folder"),
+        (["export", "nothing", "new.onnx"], "nothing"),
+    ],
+)
+def test_what_cannot_be_done_with_files_is_said(words, message, place, capsys):
+    (place / "broken.onnx").write_bytes(b"no model")
+    paths = [
+        word if word.startswith("-") or word in ("speed", "export", "sdpa") else str(place / word) for word in words
+    ]
+    assert main(paths) == 2
+    assert message in capsys.readouterr().err
+
+
+def test_a_native_checkpoint_is_written_for_any_engine(place, capsys):
+    assert main(["export", str(place / "dense"), str(place / "plain"), "--to", "native", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out) == {
+        "out": str(place / "plain"), "form": "native", "difference": None
+    }  # fmt: skip
+    assert (place / "plain" / "config.json").is_file()
+    assert not (place / "plain" / "headwise.json").exists()
+    assert torch.equal(
+        BertModel.from_pretrained(place / "plain").embeddings.word_embeddings.weight,
+        load(place / "dense").embeddings.word_embeddings.weight,
+    )
 
 
 def test_what_cannot_be_exported_is_said_and_leaves_nothing(tmp_path):
