@@ -24,7 +24,7 @@ from headwise.analysis.processes import shared_capture
 from headwise.analysis.redundancy import THRESHOLD, cluster, stability
 from headwise.analysis.roles import ROLES
 from headwise.analysis.roles.assignment import EFFECT, LEVEL, assign
-from headwise.analysis.roles.search import Search
+from headwise.analysis.roles.search import NULLS, Search
 from headwise.analysis.seen import Reducer
 from headwise.analysis.similarity import CHEAP, MEASURES, Focused, Pearson, PerText, Replaceability
 from headwise.analysis.sites import Site, find_sites, heads_of
@@ -48,6 +48,7 @@ def analyze(
     ordinary: bool = False,
     threshold: float = THRESHOLD,
     effect: float = EFFECT,
+    null: str = "analytic",
     batch_size: int | None = None,
     max_length: int | None = None,
     memory: int = MEMORY,
@@ -75,6 +76,8 @@ def analyze(
         ordinary: measure without special tokens and the first token, rows scaled to sum to 1.
         threshold: mean similarity at which heads still count as interchangeable.
         effect: least excess over chance that makes a role.
+        null: what roles have to beat beside their analytic chance: `permutation` of the tokens within their texts,
+            a `random-copy` of the model, or nothing (`analytic`); see `headwise.analysis.roles.search.NULLS`.
         batch_size: texts a batch at most; by default 32. Fewer where their maps would not fit `memory`.
         max_length: the most tokens a text; by default the model's limit.
         memory: bytes for one batch's maps, or for one tile of all sites where a text's maps do not fit.
@@ -94,11 +97,12 @@ def analyze(
     _check("measures", measures, {**MEASURES, "replaceability": None})
     _check("roles", roles, ROLES)
     _check("door", [door], dict.fromkeys(DOORS))
+    _check("null", [null], dict.fromkeys(NULLS))
     sites = find_sites(model)
     data = batches(corpus, tokenizer, batch_size=batch_size or MOST, max_length=max_length, model=model)
 
     statistics = Statistics(sites)
-    search = Search(model, tokenizer, sites, roles, data, annotated=annotated, memory=memory, seed=seed)
+    search = Search(model, tokenizer, sites, roles, data, annotated=annotated, memory=memory, seed=seed, null=null)
     alike = [measure_of(name, sites, model, per_text=per_text, ordinary=ordinary) for name in measures]
     reducers = [statistics, *search.reducers, *alike]
     went = shared_capture(
@@ -123,6 +127,7 @@ def analyze(
 
     settings: dict[str, Any] = {"threshold": threshold, "effect": effect, "level": LEVEL, "seed": seed}
     settings |= {"per_text": per_text, "ordinary": ordinary, "measures": list(measures), "roles": list(roles)}
+    settings |= {"null": null}
     facts |= _facts(model, corpus, data, went, settings)
     evidence = Evidence(heads_of(sites), arrays, facts)
     if interventions:

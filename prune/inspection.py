@@ -25,6 +25,7 @@ class Looking:
         pairs: a file of sentence pairs for that.
         memory: bytes for maps.
         door: how maps are come by.
+        null: what roles have to beat beside their analytic chance.
     """
 
     roles: tuple[str, ...] | None = None
@@ -36,6 +37,7 @@ class Looking:
     pairs: Path | None = None
     memory: int | None = None
     door: str = "auto"
+    null: str = "analytic"
 
     def arguments(self) -> dict[str, Any]:
         """Keyword arguments of `analyze`, files read.
@@ -55,6 +57,7 @@ class Looking:
             "interventions": self.intervene,
             "pairs": None if self.pairs is None else read_pairs(self.pairs),
             "door": self.door,
+            "null": self.null,
         }
 
 

@@ -17,15 +17,18 @@ ROLES: dict[str, Role] = {
         Role("window", "attends to the tokens around", window, beyond=("previous", "next", "self")),
         Role("first-token", "parks its attention on the first token", first_token),
         Role("separator", "parks its attention on separators", separator),
-        Role("punctuation", "attends to punctuation marks", punctuation),
-        *(Role(name, f"attends to one kind of mark: {name}", mark(name), within="punctuation") for name in MARKS),
-        Role("number", "attends to numbers", number),
-        Role("function-word", "attends to function words", function_word),
-        Role("rare-token", "attends to the rarest tokens of the texts"),
-        Role("repeated-token", "attends to its own token elsewhere in the text", repeated),
+        Role("punctuation", "attends to punctuation marks", punctuation, lexical=True),
+        *(
+            Role(name, f"attends to one kind of mark: {name}", mark(name), within="punctuation", lexical=True)
+            for name in MARKS
+        ),
+        Role("number", "attends to numbers", number, lexical=True),
+        Role("function-word", "attends to function words", function_word, lexical=True),
+        Role("rare-token", "attends to the rarest tokens of the texts", lexical=True),
+        Role("repeated-token", "attends to its own token elsewhere in the text", repeated, lexical=True),
         Role("fixed-offset", "attends to a fixed distance, found by search"),
-        Role("induction", "attends to what followed its token before", induction, on="random"),
-        Role("duplicate-token", "attends to its own token said before", duplicate, on="random"),
+        Role("induction", "attends to what followed its token before", induction, on="random", lexical=True),
+        Role("duplicate-token", "attends to its own token said before", duplicate, on="random", lexical=True),
         Role("coreference", "attends from a mention to what it refers to"),
         Role("broad", "spreads its attention over most tokens, unevenly"),
     )

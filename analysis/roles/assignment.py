@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from jaxtyping import Float
 
-from headwise.analysis.inference import benjamini_hochberg, ratio_interval, sign_flip_p
+from headwise.analysis.inference import benjamini_hochberg, cell_interval, ratio_interval, sign_flip_p
 from headwise.analysis.roles.relation import Role
 
 #: The least excess over chance that makes a role: a tenth of the attention mass, or ten points of accuracy.
@@ -27,6 +27,7 @@ class Measured:
         excess: summed excess of the rows; score − chance unless the role says otherwise.
         rows: how many rows (or cases) were summed; 0 where the role does not apply.
         eligible: `[head]`, whether a head may play the role at all; None for all.
+        null: summed excess of the same rows under a further null; None for none.
     """
 
     score: Float[np.ndarray, "cell head"]
@@ -34,13 +35,16 @@ class Measured:
     excess: Float[np.ndarray, "cell head"]
     rows: Float[np.ndarray, "cell head"]
     eligible: np.ndarray | None = None
+    null: Float[np.ndarray, "cell head"] | None = None
 
 
 def inferred(sums: Measured, *, seed: int = 0) -> dict[str, np.ndarray]:
     """Score, chance, excess with its interval, p and n of every head, `[head]` each, from sums by cell.
 
     Excess is a ratio of sums over cells; [low, high] is its 95 % bootstrap interval over cells; p comes from
-    flipping the signs of the cells' excesses. NaN where the role does not apply.
+    flipping the signs of the cells' excesses. NaN where the role does not apply. With a further null there is an
+    array `null`, what the score is under it; excess is then over the larger of chance and null, and p is the
+    larger of the two (intersection-union test).
 
     Args:
         sums: of one role.
@@ -51,19 +55,35 @@ def inferred(sums: Measured, *, seed: int = 0) -> dict[str, np.ndarray]:
     >>> found["excess"].tolist(), bool(found["p"] < 1e-6)
     ([0.5], True)
     """
-    interval = ratio_interval(sums.excess, sums.rows, seed=seed)
+    sums = _filled(sums)
     total = sums.rows.sum(0)
     counted = np.where(total > 0, total, np.nan)
-    found = {
-        "score": sums.score.sum(0) / counted,
-        "chance": sums.chance.sum(0) / counted,
-        "excess": np.asarray(interval.value),
-        "low": np.asarray(interval.low),
-        "high": np.asarray(interval.high),
-        "p": sign_flip_p(np.where(sums.rows > 0, sums.excess, np.nan)),
-        "n": total,
-    }
+    found = {"score": sums.score.sum(0) / counted, "chance": sums.chance.sum(0) / counted}
+    p = sign_flip_p(np.where(sums.rows > 0, sums.excess, np.nan))
+    if sums.null is None:
+        interval = ratio_interval(sums.excess, sums.rows, seed=seed)
+    else:
+        found["null"] = found["chance"] + sums.null.sum(0) / counted
+        p = np.fmax(p, sign_flip_p(np.where(sums.rows > 0, sums.excess - sums.null, np.nan)))
+        table = np.stack([sums.excess, sums.null, sums.rows], axis=1)
+        interval = cell_interval(table, _beyond_both, counts=sums.rows > 0, seed=seed)
+    found |= {"excess": np.asarray(interval.value), "low": np.asarray(interval.low), "high": np.asarray(interval.high)}
+    found |= {"p": p, "n": total}
     return found if sums.eligible is None else found | {"eligible": sums.eligible}
+
+
+def _filled(sums: Measured) -> Measured:
+    """The cells that some text fell into: resampling must not draw from the others."""
+    filled = sums.rows.any(1)
+    null = None if sums.null is None else sums.null[filled]
+    parts = (part[filled] for part in (sums.score, sums.chance, sums.excess, sums.rows))
+    return Measured(*parts, sums.eligible, null)
+
+
+def _beyond_both(totals: np.ndarray) -> np.ndarray:
+    """Excess over chance or over the null, whichever is less, of resampled totals `[resample, 3, head]`."""
+    rows = np.where(totals[:, 2] > 0, totals[:, 2], np.nan)
+    return np.asarray((totals[:, 0] - np.maximum(totals[:, 1], 0.0)) / rows)
 
 
 def assign(

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import hashlib
 from collections import Counter
-from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -18,12 +18,11 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from headwise.analysis.annotations.annotated import KINDS, Annotated
-from headwise.analysis.annotations.antecedents import Choice, choices
-from headwise.analysis.annotations.words import covering
-from headwise.analysis.batching import Batch, Tokens
+from headwise.analysis.annotations.annotated import KINDS
+from headwise.analysis.batching import Batch
 from headwise.analysis.cells import cells_of
 from headwise.analysis.inference import cell_interval, sign_flip_p, split_half_reliability
+from headwise.analysis.roles.anaphors import Anaphors, anaphors_of
 from headwise.analysis.seen import Reducer, Seen, positions_of
 from headwise.analysis.sites import Site
 
@@ -36,92 +35,6 @@ _SUMS = ("n", "score", *BASELINES, "mass", "even")
 _TEMPLATE_CELLS = 1024
 #: Attentions closer than this share are equal: a uniform head must not win by rounding.
 _TIE = 1e-6
-
-
-@dataclass(frozen=True, eq=False)
-class Anaphors:
-    """The anaphors of one batch, aligned with its tokens; candidates are padded to the longest list.
-
-    Attributes:
-        row: the anaphor's text in the batch.
-        pieces: positions of its head word's tokens, padded with the first.
-        share: weight of each piece: 1/(number of pieces), 0 for padding.
-        targets: which tokens stand for each candidate's head word.
-        gold: which candidates are antecedents.
-        same: which candidates are the anaphor's own word again.
-        kind: index of the anaphor's kind in pronoun, proper, nominal.
-    """
-
-    row: Int[Tensor, " item"]
-    pieces: Int[Tensor, "item piece"]
-    share: Float[Tensor, "item piece"]
-    targets: Bool[Tensor, "item candidate key"]
-    gold: Bool[Tensor, "item candidate"]
-    same: Bool[Tensor, "item candidate"]
-    kind: Int[Tensor, " item"]
-
-    def to(self, device: torch.device) -> Anaphors:
-        """The same on another device."""
-        return Anaphors(**{name: value.to(device) for name, value in vars(self).items()})
-
-
-def anaphors_of(batch: Batch, tokens: Tokens) -> tuple[Anaphors | None, Counter[str]]:
-    """The anaphors of a batch whose texts have coreference links, and what was left out, by reason.
-
-    Mentions that truncation cut are left out: as an anaphor with its item, as a candidate with all items it
-    takes part in, since a choice without it would be easier.
-
-    >>> ids, none = torch.tensor([[1]]), torch.zeros(1, 1, 2, dtype=torch.long)
-    >>> from headwise.analysis.texts import Text
-    >>> tokens = Tokens(ids, ids > 0, ids < 0, ids, none)
-    >>> anaphors_of(Batch({}, [Text("a")], {"": tokens}), tokens)
-    (None, Counter({'text without coreference links': 1}))
-    """
-    left: Counter[str] = Counter()
-    found: list[tuple[int, Choice, Tensor, list[Tensor]]] = []
-    for i, text in enumerate(batch.texts):
-        gold = text.links
-        if not isinstance(gold, Annotated) or gold.relation != "coreference":
-            left["text without coreference links"] += 1
-            continue
-        asked, reasons = choices(gold)
-        left.update({reason: count for reason, count in reasons.items() if count})
-        # Offsets count characters of each text of a pair: only the first text's tokens can be meant.
-        first = tokens.valid[i] if tokens.second is None else tokens.valid[i] & ~tokens.second[i]
-        offsets = torch.where(first[:, None], tokens.offsets[i], 0).cpu()
-        words = torch.where(first, tokens.words[i], -1).cpu()
-        masks = {span: covering(span, offsets, words) for c in asked for span in (c.anaphor, *c.candidates)}
-        for choice in asked:
-            mine = masks[choice.anaphor]
-            targets = [mask for span in choice.candidates if (mask := masks[span]) is not None]
-            if mine is None or len(targets) < len(choice.candidates):
-                left["mention cut by truncation"] += 1
-            else:
-                found.append((i, choice, mine, targets))
-    return (_stacked(found) if found else None), left
-
-
-def _stacked(found: list[tuple[int, Choice, Tensor, list[Tensor]]]) -> Anaphors:
-    most = max(len(choice.candidates) for _, choice, _, _ in found)
-    widest = max(int(mine.sum()) for _, _, mine, _ in found)
-    width = len(found[0][2])
-    pieces = torch.zeros(len(found), widest, dtype=torch.long)
-    share = torch.zeros(len(found), widest)
-    targets = torch.zeros(len(found), most, width, dtype=torch.bool)
-    gold, same = torch.zeros(2, len(found), most, dtype=torch.bool)
-    for k, (_, choice, mine, masks) in enumerate(found):
-        at = torch.nonzero(mine).flatten()
-        pieces[k] = at[0]
-        pieces[k, : len(at)] = at
-        share[k, : len(at)] = 1 / len(at)
-        targets[k, : len(masks)] = torch.stack(masks)
-        # Tokens that the anaphor shares with a candidate would let it attend to itself.
-        targets[k] &= ~mine
-        gold[k, : len(masks)] = torch.tensor(choice.gold)
-        same[k, : len(masks)] = torch.tensor(choice.same)
-    row = torch.tensor([i for i, _, _, _ in found])
-    kind = torch.tensor([KINDS.index(choice.kind) for _, choice, _, _ in found])
-    return Anaphors(row, pieces, share, targets, gold, same, kind)
 
 
 def antecedent_scores(
@@ -206,7 +119,8 @@ class Antecedents(Reducer):
     |---|---|
     | `score` | share of anaphors whose most attended candidate is an antecedent |
     | `random`, `uniform`, `nearest`, `first`, `same_word` | what simple rules score on the same anaphors: any candidate, the one that an indifferent head prefers (most tokens), the last, the first, the last that repeats the word |
-    | `chance` | the best of these rules |
+    | `null` | what a model that knows nothing scores, where one is given |
+    | `chance` | the best of these rules, `null` among them |
     | `excess`, `low`, `high` | score − chance, with the interval from resampled cells |
     | `p` | one-sided; null: the head is no better than at least one of the rules. The largest of the rules' sign-flip p-values over cells (intersection-union test) |
     | `mass_lift` | attention on the antecedents as a share of that on all candidates, over the same of an indifferent head; 1 = none |
@@ -290,9 +204,12 @@ class Antecedents(Reducer):
 
     def by_cell(self, held_out: bool = False) -> Float[Any, "cell sums head"]:
         """The sums of every cell, in an order that does not depend on that of the texts."""
+        return self._sums.numpy()[[self._cells[key] for key in self._judged(held_out)]]
+
+    def _judged(self, held_out: bool = False) -> list[tuple[bool, str, int]]:
+        """The cells where some head was judged, in order."""
         keys = [key for key in sorted(self._cells) if key[0] is held_out]
-        table = self._sums.numpy()[[self._cells[key] for key in keys]]
-        return table[table[:, 0].any(axis=1)]
+        return [key for key in keys if self._sums[self._cells[key], 0].any()]
 
     def reliability(self, seed: int = 0) -> float:
         """How well the heads' scores on one half of the cells predict those on the other (0 to 1)."""
@@ -300,16 +217,33 @@ class Antecedents(Reducer):
         judged = sums[:, 0].any(axis=0) if len(sums) else np.zeros(self._heads, bool)
         return float(split_half_reliability(sums[:, 1][:, judged], sums[:, 0][:, judged], seed=seed))
 
-    def result(self) -> dict[str, np.ndarray]:
-        """Named arrays over all heads; see the class."""
+    def _scores_in(self, keys: Sequence[tuple[bool, str, int]]) -> Float[Any, "cell head"]:
+        """Share of right anaphors in each of the cells; 0 where nothing was judged."""
+        table = np.zeros((len(keys), 2, self._heads))
+        for i, key in enumerate(keys):
+            if key in self._cells:
+                table[i] = self._sums[self._cells[key], :2].numpy()
+        return np.asarray(table[:, 1] / np.where(table[:, 0] > 0, table[:, 0], 1.0))
+
+    def result(self, null: Antecedents | None = None) -> dict[str, np.ndarray]:
+        """Named arrays over all heads; see the class.
+
+        Args:
+            null: the same of a model that knows nothing: its score, `null`, is then a rule to beat as well.
+        """
         sums = self.by_cell()
+        rules = list(BASELINES)
+        if null is not None:
+            theirs = null._scores_in(self._judged()) * sums[:, 0]
+            sums, rules = np.concatenate([sums, theirs[:, None]], axis=1), [*rules, "null"]
+        names = (*_SUMS, "null")
         total = sums.sum(axis=0)
         mean = _means(total)
-        found = {name: mean[_SUMS.index(name)] for name in ("score", *BASELINES)}
-        found["chance"] = np.max([found[name] for name in BASELINES], axis=0)
-        interval = cell_interval(sums, _excess, counts=sums[:, 0] > 0)
+        found = {name: mean[names.index(name)] for name in ("score", *rules)}
+        found["chance"] = np.max([found[name] for name in rules], axis=0)
+        interval = cell_interval(sums, partial(_excess, [names.index(name) for name in rules]), counts=sums[:, 0] > 0)
         found |= {"excess": interval.value, "low": interval.low, "high": interval.high}
-        differences = np.stack([sums[:, 1] - sums[:, _SUMS.index(name)] for name in BASELINES])
+        differences = np.stack([sums[:, 1] - sums[:, names.index(name)] for name in rules])
         differences = np.where(sums[:, 0] > 0, differences, np.nan)
         found["p"] = np.max([sign_flip_p(difference) for difference in differences], axis=0)
         found["mass_lift"] = mean[_SUMS.index("mass")] / mean[_SUMS.index("even")]
@@ -328,7 +262,7 @@ def _means(total: np.ndarray) -> np.ndarray:
     return np.asarray(total / np.where(total[0] > 0, total[0], np.nan))
 
 
-def _excess(totals: np.ndarray) -> np.ndarray:
+def _excess(rules: Sequence[int], totals: np.ndarray) -> np.ndarray:
     """Score minus the best rule, of resampled totals `[resample, sums, head]`."""
-    best = np.max([totals[:, _SUMS.index(name)] for name in BASELINES], axis=0)
+    best = totals[:, rules].max(1)
     return np.asarray((totals[:, 1] - best) / np.where(totals[:, 0] > 0, totals[:, 0], np.nan))

@@ -55,6 +55,7 @@ class Role:
         beyond: roles whose relation is part of this one: only what goes beyond the best of them counts.
         within: a wider role: this one is played only if what the wider adds to it is too small to be a role.
         on: what it is looked for on: the user's `texts`, or `random` sequences said twice (causal models).
+        lexical: whether it matters what a token is, so that dealing the tokens anew is a null; else only where.
     """
 
     name: str
@@ -63,6 +64,7 @@ class Role:
     beyond: tuple[str, ...] = ()
     within: str = ""
     on: str = "texts"
+    lexical: bool = False
 
 
 def view_of(one: Seen, tokens: Mapping[str, Tokens]) -> View:

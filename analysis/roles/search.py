@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -10,25 +10,38 @@ import numpy as np
 from torch import nn
 
 from headwise.analysis.annotations import Annotated, coreference_set, corpus_of, windows
-from headwise.analysis.batching import Batches, batches
+from headwise.analysis.batching import Batch, Batches, batches
 from headwise.analysis.errors import BadInput
 from headwise.analysis.inference import split_half_reliability
+from headwise.analysis.keeping import Keeping
 from headwise.analysis.portions import MOST, Portions
 from headwise.analysis.processes import shared_capture
 from headwise.analysis.roles import ROLES
 from headwise.analysis.roles.assignment import Measured, inferred
 from headwise.analysis.roles.broad import broad
 from headwise.analysis.roles.coreference import Antecedents
+from headwise.analysis.roles.dealing import DealtMass, scaled
 from headwise.analysis.roles.links import Links
 from headwise.analysis.roles.mass import RelationMass
 from headwise.analysis.roles.offsets import FixedOffset
+from headwise.analysis.roles.random_copy import random_copy
 from headwise.analysis.roles.random_sequences import looks_back, repeated_sequences
 from headwise.analysis.roles.tokens import rare_tokens
 from headwise.analysis.seen import Reducer
-from headwise.analysis.sites import Site, heads_of
+from headwise.analysis.sites import Site, find_sites, heads_of
 from headwise.analysis.statistics import Statistics
 
 Tests = dict[str, Mapping[str, np.ndarray]]
+#: What a role has to beat. Its analytic chance – what a head that looks everywhere alike gets, exactly – always
+#: counts, and alone where `analytic` is asked for. Two more rules can be added; a role then has to beat both:
+#:
+#: * `permutation`: the score with the tokens of each text permuted over its places, maps as they are. It applies to
+#:   roles that say what a token is (classes of tokens, repeated and rare tokens, induction): what is left is due to
+#:   where a head looks. For coreference and links it is their rule `random`, exactly, which always counts; roles that
+#:   only say where a token stands are the same in any permutation.
+#: * `random-copy`: the score of the same head in a copy of the model with fresh random weights, on the same texts. It
+#:   applies to every role, and takes the memory of a second model and the time of a second analysis.
+NULLS = ("analytic", "permutation", "random-copy")
 #: Halvings that reliability is the mean over.
 _SPLITS = 20
 
@@ -45,6 +58,9 @@ class Search:
         annotated: texts with links; those of coreference replace the set that ships.
         memory: bytes for maps.
         seed: of resampling and of random sequences.
+        keeping: where the sums of each pass are kept, if anywhere.
+        null: what roles have to beat beside their analytic chance, see `NULLS`.
+        of: prefix of the passes' names.
 
     Raises:
         BadInput: an annotated relation has the name of a role.
@@ -61,9 +77,13 @@ class Search:
         annotated: Sequence[Annotated] = (),
         memory: int,
         seed: int = 0,
+        keeping: Keeping | None = None,
+        null: str = "analytic",
+        of: str = "",
     ) -> None:
         self.model, self.tokenizer, self.sites, self.roles = model, tokenizer, sites, tuple(roles)
-        self.data, self.memory, self.seed = data, memory, seed
+        self.data, self.memory, self.seed, self.keeping = data, memory, seed, keeping
+        self.null, self.of, self.annotated = null, of, annotated
         self.facts: dict[str, Any] = {}
         clash = {one.relation for one in annotated} & set(ROLES) - {"coreference"}
         if clash:
@@ -75,31 +95,61 @@ class Search:
             on_texts["rare-token"] = replace(ROLES["rare-token"], relation=rare_tokens(data))
         self.masses = RelationMass(sites, on_texts)
         self.offsets = FixedOffset(sites) if "fixed-offset" in roles else None
+        self.dealt = DealtMass(sites, on_texts, seed=seed) if null == "permutation" else None
 
     @property
     def reducers(self) -> list[Reducer]:
         """What takes part in the pass over the user's texts."""
-        return [self.masses] if self.offsets is None else [self.masses, self.offsets]
+        return [one for one in (self.masses, self.offsets, self.dealt) if one is not None]
 
     def tests(self, statistics: Statistics) -> Tests:
         """Per role, in the order asked for, and per kind of link: score, chance, excess, interval, p and n."""
-        sums = {name: self.masses.measured(name) for name in self.masses.roles}
-        found: Tests = {}
+        copied = self._copied() if self.null == "random-copy" else None
+        sums = self.sums(statistics)
+        if copied is not None:
+            theirs = copied[0].sums(copied[1])
+            sums = {name: replace(one, null=scaled(theirs[name], one.rows)) for name, one in sums.items()}
+        found: Tests = {name: inferred(one, seed=self.seed) for name, one in sums.items()}
         if self.offsets is not None:
-            sums["fixed-offset"], offset = self.offsets.measured()
-            found["fixed-offset"] = {"offset": offset}
-        if "broad" in self.roles:
-            entropy = statistics.by_cell("normalised_entropy"), statistics.by_cell("below_uniform")
-            sums["broad"] = broad(*entropy)
-        sums |= self._on_random()
-        for name, one in sums.items():
-            found[name] = inferred(one, seed=self.seed) | dict(found.get(name, {}))
+            found["fixed-offset"] = dict(found["fixed-offset"]) | {"offset": self.offsets.measured()[1]}
+        reliability = {name: _reliability(one, self.seed) for name, one in sums.items()}
+        unlearned = None if copied is None else copied[0]
         if "coreference" in self.roles and self.reads:
-            found["coreference"] = self._coreference()
-        self.facts["reliability"] = {name: _reliability(one, self.seed) for name, one in sums.items()}
+            found["coreference"] = self._coreference(unlearned, reliability)
+        links = self._links(unlearned, reliability) if self.linked else {}
+        self.facts["reliability"] = reliability
         # A role that the model's kind rules out has no numbers, and is not silently left away.
         nothing = inapplicable(len(heads_of(self.sites)))
-        return {name: found.get(name, nothing) for name in self.roles} | (self._links() if self.linked else {})
+        return {name: found.get(name, nothing) for name in self.roles} | links
+
+    def sums(self, statistics: Statistics) -> dict[str, Measured]:
+        """Sums by cell of every role that is measured on the texts and on random sequences."""
+        found = {name: self._with_dealt(name, self.masses, self.dealt) for name in self.masses.roles}
+        if self.offsets is not None:
+            found["fixed-offset"] = self.offsets.measured()[0]
+        if "broad" in self.roles:
+            found["broad"] = broad(statistics.by_cell("normalised_entropy"), statistics.by_cell("below_uniform"))
+        return found | self._on_random()
+
+    @staticmethod
+    def _with_dealt(name: str, masses: RelationMass, dealt: DealtMass | None) -> Measured:
+        own = masses.measured(name)
+        if dealt is None or name not in dealt.roles:
+            return own
+        return replace(own, null=scaled(dealt.measured(name), own.rows))
+
+    def _copied(self) -> tuple[Search, Statistics]:
+        """The same search on a copy of the model that has learned nothing, gone through the texts."""
+        model = random_copy(self.model, self.seed)
+        sites = find_sites(model)
+        search = Search(
+            model, self.tokenizer, sites, self.roles, self.data, annotated=self.annotated, memory=self.memory,
+            seed=self.seed, keeping=self.keeping, of="copy-",
+        )  # fmt: skip
+        statistics = Statistics(sites)
+        data = Portions(self.data, len(heads_of(sites)), self.memory)
+        search._pass("texts", data, statistics, *search.reducers, memory=self.memory)
+        return search, statistics
 
     @property
     def reads(self) -> bool:
@@ -115,15 +165,29 @@ class Search:
         special = self.tokenizer.all_special_ids
         sequences = repeated_sequences(size, reserved=special, seed=self.seed, device=self.data.device)
         masses = RelationMass(self.sites, roles | {"previous": ROLES["previous"]})
-        shared_capture(self.model, sequences, [masses], sites=self.sites, memory=self.memory)
+        dealt = DealtMass(self.sites, roles, seed=self.seed) if self.null == "permutation" else None
+        reducers: list[Reducer] = [masses] if dealt is None else [masses, dealt]
+        self._pass("random", sequences, *reducers, memory=self.memory)
         previous = inferred(masses.measured("previous"), seed=self.seed)
         self.facts["previous_on_random"] = {
             part: [None if np.isnan(value) else float(value) for value in previous[part]] for part in ("score", "p")
         }
-        return {name: masses.measured(name) for name in roles}
+        return {name: self._with_dealt(name, masses, dealt) for name in roles}
 
-    def _coreference(self) -> Mapping[str, np.ndarray]:
+    def _coreference(self, unlearned: Search | None, reliability: dict[str, float]) -> Mapping[str, np.ndarray]:
         """The arrays of the role; how it was measured goes to the facts."""
+        texts, source, reducer = self._antecedents()
+        null = None if unlearned is None else unlearned._antecedents()[2]
+        reliability["coreference"] = reducer.reliability()
+        self.facts["coreference"] = {
+            "texts": corpus_of(texts, source).summary(),
+            "skipped": dict(reducer.skipped),
+            "reliability": reliability["coreference"],
+        }
+        prefix = "roles/coreference/"
+        return {name.removeprefix(prefix): array for name, array in reducer.result(null).items()}
+
+    def _antecedents(self) -> tuple[list[Annotated], str, Antecedents]:
         held_out: set[str] = set()
         if self.coreferent:
             texts, source = self._windows(self.coreferent), "annotations"
@@ -131,35 +195,38 @@ class Search:
             texts, source = coreference_set(), "headwise's coreference set"
             held_out = {text.template for text in coreference_set("held-out") if text.template is not None}
         reducer = Antecedents(self.sites, held_out)
-        self._show(texts, source, reducer)
-        self.facts["coreference"] = {
-            "texts": corpus_of(texts, source).summary(),
-            "skipped": dict(reducer.skipped),
-            "reliability": reducer.reliability(),
-        }
-        prefix = "roles/coreference/"
-        return {name.removeprefix(prefix): array for name, array in reducer.result().items()}
+        self._show("coreference", texts, source, reducer)
+        return texts, source, reducer
 
-    def _links(self) -> Tests:
-        texts = self._windows(self.linked)
-        reducer = Links(self.sites)
-        self._show(texts, "annotations", reducer)
+    def _links(self, unlearned: Search | None, reliability: dict[str, float]) -> Tests:
+        texts, reducer = self._linked()
+        null = None if unlearned is None else unlearned._linked()[1]
+        reliability |= {kind: reducer.reliability(kind, self.seed) for kind in reducer.kinds()}
         left: dict[str, int] = dict(reducer.skipped)
         for one in texts:
             for reason, count in one.skipped.items():
                 left[reason] = left.get(reason, 0) + count
         self.facts["links"] = {"texts": len(texts), "skipped": left}
-        return dict(reducer.tests())
+        return dict(reducer.tests(null))
+
+    def _linked(self) -> tuple[list[Annotated], Links]:
+        texts, reducer = self._windows(self.linked), Links(self.sites)
+        self._show("links", texts, "annotations", reducer)
+        return texts, reducer
 
     def _windows(self, annotated: Sequence[Annotated]) -> list[Annotated]:
         if self.data.limit is None or not getattr(self.tokenizer, "is_fast", False):
             return list(annotated)
         return windows(annotated, self.tokenizer, self.data.limit)
 
-    def _show(self, texts: Sequence[Annotated], source: str, reducer: Reducer) -> None:
+    def _show(self, name: str, texts: Sequence[Annotated], source: str, reducer: Reducer) -> None:
         corpus = corpus_of(texts, source)
         data = batches(corpus, self.tokenizer, batch_size=MOST, max_length=self.data.limit, model=self.model)
-        shared_capture(self.model, Portions(data, len(heads_of(self.sites)), self.memory), [reducer], sites=self.sites)
+        self._pass(name, Portions(data, len(heads_of(self.sites)), self.memory), reducer)
+
+    def _pass(self, name: str, data: Iterable[Batch], *reducers: Reducer, **how: Any) -> None:
+        kept = {"name": self.of + name, "keeping": self.keeping}
+        shared_capture(self.model, data, reducers, sites=self.sites, **kept, **how)
 
 
 def inapplicable(heads: int) -> dict[str, np.ndarray]:

@@ -53,6 +53,13 @@ Memory = Annotated[
         "--memory-budget", metavar="SIZE", help="For attention maps, such as 512MB or 2GB; longer texts go in tiles."
     ),
 ]
+Null = Annotated[
+    str,
+    typer.Option(
+        metavar="analytic|permutation|random-copy",
+        help="What a role must beat beside its exact chance: nothing, tokens permuted, a copy with random weights.",
+    ),
+]
 DoorOption = Annotated[str, typer.Option("--door", help="auto, eager or tiles: how maps are come by.")]
 
 
@@ -77,6 +84,7 @@ def analyze(
     pairs: Pairs = None,
     memory_budget: Memory = None,
     door: DoorOption = "auto",
+    null: Null = "analytic",
     seed: Seed = None,
     trust_remote_code: Trust = False,
     output_dir: OutputDir = None,
@@ -106,6 +114,7 @@ def analyze(
             pairs=pairs,
             memory=None if memory_budget is None else _bytes(memory_budget),
             door=door,
+            null=null,
         )
 
         folder = inspect(

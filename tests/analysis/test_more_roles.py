@@ -265,6 +265,91 @@ def test_a_users_relation_with_candidates():
     assert "bond:back" not in tests or tests["bond:back"]["n"].max() == 0
 
 
+def test_a_link_has_to_beat_every_simple_rule():
+    """Two candidates, one of them right, at distances that change: any choice of the two is right half of the time."""
+    gold, right = [], {}
+    draw = np.random.default_rng(3)
+    for i in range(60):
+        words = [f"w{i}x{k}" for k in range(9)]
+        a, b = sorted(draw.choice(8, size=2, replace=False).tolist())
+        target = int(draw.choice([a, b]))
+        # The word that looks stands at the end; in a third of the texts the right one repeats it.
+        words[8] = words[target] if i % 3 == 0 else words[8]
+        plain = linked(" ".join(words), [(8, target), (a, b)], relation="bond")
+        spans = plain.links[1]
+        gold.append(Annotated(plain.text, plain.links[:1], "bond", candidates=spans))
+        right[plain.text] = (target, a, b)
+    found = links_seen(gold, lambda one: {8: right[one.text][0]}).tests()["bond"]
+    nearest = np.mean([target == b for target, _, b in right.values()])
+    assert found["random"].tolist() == pytest.approx([0.5, 0.5])
+    assert found["uniform"].tolist() == pytest.approx([0.5, 0.5])
+    assert found["nearest"].tolist() == pytest.approx([nearest] * 2)
+    assert found["same_word"].tolist() == pytest.approx([1 / 3] * 2)
+    assert found["best_offset"][0] < 0.5
+    assert found["chance"].tolist() == pytest.approx([max(0.5, nearest)] * 2)
+    assert found["score"].tolist() == pytest.approx([1.0, 0.5])
+    # The head is right in all 60 texts; against a coin that is right by half in each, all differences are equal.
+    assert found["p"][0] < 1e-6
+    assigned = assign({"bond": found}, {})["roles/bond/assigned"]
+    assert assigned.tolist() == [True, False]
+
+
+def test_a_rule_of_words_with_many_tokens_is_one_to_beat():
+    """A uniform head gives most to the word in most pieces: where that is the linked one it still has no role."""
+    words = {"a": 1, "bcd": 3, "e": 1, "f": 1}
+    pieces = Tokenizer(models.WordPiece({"?": 0, **{c: i + 1 for i, c in enumerate("abef")}, "##c": 5, "##d": 6},
+                                        unk_token="?"))  # fmt: skip
+    pieces.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=pieces, unk_token="?", pad_token="?")
+    draw, gold = np.random.default_rng(0), []
+    for _ in range(40):
+        order = draw.permutation(list(words)).tolist()
+        gold.append(linked(" ".join(order), [(order.index("a"), order.index("bcd"))], relation="bond"))
+    sites, reducer = one_site(1), Links(one_site(1))
+    for batch in batches(Corpus([Text(one.text, links=one) for one in gold]), tokenizer, batch_size=8):
+        valid = batch.tokens[""].valid
+        allowed = valid[:, :, None] & valid[:, None]
+        maps = (allowed / allowed.sum(-1, keepdim=True))[:, None]
+        reducer.update(batch, {"0": Seen(sites["0"], maps, None, valid, allowed)})
+    found = reducer.tests()["bond"]
+    assert found["score"].tolist() == found["uniform"].tolist() == [1.0]
+    assert found["excess"].tolist() == [0.0]
+    assert not assign({"bond": found}, {})["roles/bond/assigned"].any()
+
+
+def test_atoms_of_a_molecule_are_tokens_of_one_word():
+    """A reaction whose atoms keep their order: what a mapping links is smaller than any word."""
+    atoms = Tokenizer(models.WordLevel({"?": 0, **{c: i + 1 for i, c in enumerate("CONSP>")}}, unk_token="?"))
+    atoms.pre_tokenizer = pre_tokenizers.Split("", "isolated")
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=atoms, unk_token="?", pad_token="?")
+    draw, gold = np.random.default_rng(1), []
+    for _ in range(40):
+        before = "".join(draw.choice(list("CONSP"), size=5))
+        order = draw.permutation(5)
+        after = "".join(before[k] for k in order)
+        links = tuple(((6 + i, 7 + i), (int(k), int(k) + 1)) for i, k in enumerate(order))
+        gold.append(Annotated(f"{before}>{after}", links, "atom"))
+    sites, reducer = one_site(), Links(one_site())
+    for batch in batches(Corpus([Text(one.text, links=one) for one in gold]), tokenizer, batch_size=8):
+        count, length = batch.inputs["input_ids"].shape
+        assert length == 11
+        maps = torch.full((count, 2, length, length), 1 / length)
+        for i, text in enumerate(batch.texts):
+            for (q, _), (k, _) in text.links.links:
+                maps[i, 0, q] *= 0.3
+                maps[i, 0, q, k] += 0.7
+        every = torch.ones(count, length, length, dtype=torch.bool)
+        reducer.update(batch, {"0": Seen(sites["0"], maps, None, every[:, 0], every)})
+    assert not reducer.skipped
+    found = reducer.tests()
+    assert set(found) == {"atom", "atom:back"}
+    assert found["atom"]["n"].tolist() == [200, 200]
+    # All ten other atoms can be chosen, and the sign in between.
+    assert found["atom"]["score"].tolist() == pytest.approx([1.0, 1 / 10])
+    assert assign(found, {})["roles/atom/assigned"].tolist() == [True, False]
+    assert reducer.reliability("atom") > 0.9
+
+
 def test_windows_judge_every_anaphor_once():
     tokenizer = tokenizer_of(["?", "[S]"])
     words = [f"w{i}" for i in range(30)]
@@ -288,6 +373,7 @@ def test_annotations_are_tested_in_the_analysis():
     evidence = analyze(gpt2(), tokenizer_of(), texts_of(12), measures=[], roles=["previous"], annotated=gold)
     assert {"roles/nsubj:from-head/score", "roles/obj:to-head/q"} <= set(evidence.arrays)
     assert evidence.facts["links"]["texts"] == 40
+    assert set(evidence.facts["reliability"]) >= {"previous", "nsubj:from-head", "obj:to-head"}
     json.dumps(evidence.facts["links"])
     clash = [linked("the dog", [(1, 0)], relation="previous")]
     with pytest.raises(BadInput, match="relation 'previous' has the name of a role"):
