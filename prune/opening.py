@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import hashlib
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import nn
 
+from headwise.analysis.devices import home
 from headwise.analysis.errors import BadInput
+from headwise.analysis.identity import weights_hash
 from headwise.prune.skeleton import where_is
 
 #: Which of the library's doors opens what makes a model's main input.
@@ -110,19 +111,5 @@ def _facts(name: str, revision: str | None, model: Any) -> dict[str, Any]:
     return {
         "id": name, "revision": revision or getattr(config, "_commit_hash", None), "class": type(model).__name__,
         "model_type": getattr(config, "model_type", ""), "dtype": str(parameter.dtype).removeprefix("torch."),
-        "device": str(parameter.device), "hash": weights_hash(model),
+        "device": str(home(model)), "hash": weights_hash(model),
     }  # fmt: skip
-
-
-def weights_hash(model: nn.Module) -> str:
-    """Sixteen hex digits that name all weights of a model, bit for bit.
-
-    >>> torch.manual_seed(0) and weights_hash(nn.Linear(2, 2)) == weights_hash(nn.Linear(2, 2))
-    False
-    """
-    digest = hashlib.sha256()
-    for name, tensor in sorted(model.state_dict().items()):
-        digest.update(f"{name} {tuple(tensor.shape)} {tensor.dtype}".encode())
-        flat = tensor.detach().cpu().contiguous().flatten()
-        digest.update(flat.view(torch.uint8).numpy().data if flat.numel() else b"")
-    return digest.hexdigest()[:16]

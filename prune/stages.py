@@ -17,8 +17,10 @@ from headwise.prune.folder import check_free, publish, settled, told
 
 log = logging.getLogger("headwise")
 
+#: Where an analysis keeps its sums while it goes on.
+SUMS = "sums"
 # Files that say what a run is; without anything beyond them there is nothing to resume.
-_BEGINNING = {".lock", "recipe.yaml", "environment.json"}
+_BEGINNING = {".lock", "recipe.yaml", "environment.json", "latency.json"}
 
 
 class _Saveable(Protocol):
@@ -122,6 +124,18 @@ class Stages:
                 made.save(fresh)
                 fresh.rename(path)
         return load.load(path)
+
+    def evidence(self, look: Callable[[Path], _Saveable], load: Any) -> Any:
+        """The evidence of the run: looked for unless it is there, from the sums that an interrupted look left.
+
+        Args:
+            look: gives the evidence; its sums are kept in the folder that it is given, until they are not needed.
+            load: `Evidence`.
+        """
+        sums = self.work / SUMS
+        found = self.saved("evidence", lambda: look(sums), load)
+        shutil.rmtree(sums, ignore_errors=True)
+        return found
 
     def _write(self, path: Path, content: str) -> None:
         fresh = path.with_name(f"{path.name}.new")
