@@ -34,6 +34,10 @@ class _Training(BaseModel):
     patience: int = Field(
         default=1, ge=1, le=1_000, strict=True, description="epochs without a lower held-out loss before it stops"
     )
+    lora: int | None = Field(
+        default=None, ge=1, le=4_096, strict=True,
+        description="rank of updates (LoRA) that are trained instead of all weights and merged in; needs `peft`",
+    )  # fmt: skip
 
     def train(self, dense: Any, smaller: Any, task: Any, texts: Any, *, seed: int) -> dict[str, Any]:
         """Train the cut model in place and say what it brought; the epoch with the lowest held-out loss stays.
@@ -46,17 +50,18 @@ class _Training(BaseModel):
             seed: of the order of batches and of dropout.
 
         Returns:
-            `kind`, `epochs` (passes made), `loss` held out before and after, and `held_out` (how many texts).
+            `kind`, `epochs` (passes made), `loss` held out `before` and `after`, `path` (the same after every
+            epoch), `texts` trained on and `held_out` (how many), `lora` (its rank).
 
         Raises:
-            BadInput: too few texts to hold any out, or a loss that is not finite.
+            BadInput: too few texts to hold any out, a loss that is not finite, or peft is wanted and missing.
         """
         from headwise.prune.training import train
 
         return {"kind": self.kind, **train(self._loss(dense, task), smaller, texts, seed, **self._how())}  # type: ignore[attr-defined]
 
     def _how(self) -> dict[str, Any]:
-        return {"epochs": self.epochs, "rate": self.rate, "patience": self.patience}
+        return {"epochs": self.epochs, "rate": self.rate, "patience": self.patience, "lora": self.lora}
 
     def _loss(self, dense: Any, task: Any) -> Any:
         raise NotImplementedError

@@ -5,19 +5,22 @@ from __future__ import annotations
 import contextlib
 import math
 import tempfile
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
-from transformers import Trainer, TrainerCallback, TrainingArguments
+from transformers import PrinterCallback, Trainer, TrainerCallback, TrainingArguments
 
 from headwise.analysis.batching import Batch
 from headwise.analysis.errors import BadInput
+from headwise.analysis.sites import find_sites
 from headwise.analysis.still import still
-from headwise.prune.importance.gradients import HELD_OUT
+from headwise.prune.adapters import low_rank
+from headwise.prune.divergence import divergence
+from headwise.prune.held_out import parted
 
 Loss = Callable[[nn.Module, Batch], Tensor]
 
@@ -39,65 +42,83 @@ class Towards:
         with torch.no_grad(), still(self.dense):
             wanted = self.dense(**batch.inputs, output_hidden_states=True)
         given = model(**batch.inputs, output_hidden_states=True)
-        valid = batch.tokens[""].valid
         loss = torch.zeros(len(batch.texts), device=next(model.parameters()).device)
         if getattr(wanted, "logits", None) is not None:
-            loss = loss + _divergence(wanted.logits.float(), given.logits.float(), valid)
+            loss = loss + divergence(wanted.logits.float(), given.logits.float(), batch)
         states = list(zip(_states(wanted), _states(given), strict=True))
-        for want, got in states if self.hidden else ():
-            rows = valid.to(want.device) if want.shape[:2] == valid.shape else want.new_ones(want.shape[:2]).bool()
+        for (stream, want), (_, got) in states if self.hidden else ():
+            rows = _real(batch, stream, want)
             apart = ((got.float() - want.float()).square().sum(-1) * rows).sum(-1)
             size = (want.float().square().sum(-1) * rows).sum(-1).clamp(min=1e-12)
             loss = loss + self.hidden * apart / size / len(states)
         return loss
 
 
-def _states(output: Any) -> list[Tensor]:
+def _states(output: Any) -> list[tuple[str, Tensor]]:
+    """Hidden states after every layer, each with the stream of tokens that it belongs to."""
     for name in ("hidden_states", "encoder_hidden_states"):
         found = getattr(output, name, None)
         if found is not None:
-            return [*found, *(getattr(output, "decoder_hidden_states", None) or ())]
-    return [output.last_hidden_state]
+            decoded = getattr(output, "decoder_hidden_states", None) or ()
+            return [*(("", state) for state in found), *(("decoder", state) for state in decoded)]
+    return [("", output.last_hidden_state)]
 
 
-def _divergence(wanted: Tensor, given: Tensor, valid: Tensor) -> Float[Tensor, " batch"]:
-    """KL(dense || cut) of a text, averaged over its tokens where there is a prediction for each."""
-    log_p, log_q = wanted.log_softmax(-1), given.log_softmax(-1)
-    each = (log_p.exp() * (log_p - log_q)).sum(-1)
-    if each.ndim == 1:
-        return each
-    rows = valid.to(each.device) if each.shape == valid.shape else torch.ones_like(each, dtype=torch.bool)
-    return (each * rows).sum(-1) / rows.sum(-1).clamp(min=1)
+def _real(batch: Batch, stream: str, states: Tensor) -> Tensor:
+    """Which positions are real tokens; all, where the stream has none (patches) or another length."""
+    tokens = batch.tokens.get(stream)
+    if tokens is None or tokens.valid.shape != states.shape[:2]:
+        return torch.ones(states.shape[:2], dtype=torch.bool, device=states.device)
+    return tokens.valid.to(states.device)
 
 
 def train(
-    loss: Loss, model: nn.Module, texts: Iterable[Batch], seed: int, *, epochs: int, rate: float, patience: int
+    loss: Loss,
+    model: nn.Module,
+    texts: Iterable[Batch],
+    seed: int,
+    *,
+    epochs: int,
+    rate: float,
+    patience: int,
+    lora: int | None = None,
 ) -> dict[str, Any]:
     """Train a model in place; the weights of the epoch with the lowest held-out loss stay, the first ones included.
+
+    The optimizer is made for the weights as they are now, so a model is cut before. What stands for a block without
+    heads stays at zero.
 
     Args:
         loss: a loss per text.
         model: what is trained; it ends in evaluation mode.
-        texts: batches; those of every eighth place are held out.
-        seed: of the order of batches and of dropout.
+        texts: batches; one text in eight is held out, by content.
+        seed: of the order of batches, of dropout and of new weights.
         epochs: most passes over the texts.
         rate: highest learning rate.
         patience: epochs without a lower held-out loss before it stops.
+        lora: rank of updates that are trained instead of all weights.
 
     Raises:
-        BadInput: fewer than two batches, or a loss that is not finite.
+        BadInput: too few texts, or a loss that is not finite or has no gradient.
     """
-    batches = list(texts)
-    held = batches[::HELD_OUT]
-    used = [batch for index, batch in enumerate(batches) if index % HELD_OUT]
-    if not used:
-        raise BadInput(
-            f"recover: {len(batches)} batch of texts leaves nothing to train on beside the held-out ones; give more "
-            "calibration texts, or a smaller data.batch_size"
-        )
+    used, held = parted(texts)
     before = _mean(loss, model, held)
-    keeper = _Keeper(loss, model, held, before, patience)
-    with tempfile.TemporaryDirectory() as folder, _state_of_random():
+    with _state_of_random(), silent_outputs(model) as silent:
+        torch.manual_seed(seed)
+        with contextlib.ExitStack() as stack:
+            if lora is not None:
+                stack.enter_context(low_rank(model, lora, silent))
+            keeper = _Keeper(loss, model, held, before, patience)
+            _run(loss, model, used, keeper, seed, epochs, rate)
+            keeper.put_back()
+    model.eval()
+    told = {"epochs": keeper.epochs, "loss": {"before": before, "after": keeper.best}, "path": keeper.path}
+    counts = {"texts": sum(len(batch.texts) for batch in used), "held_out": sum(len(batch.texts) for batch in held)}
+    return {**told, **counts, **({} if lora is None else {"lora": lora})}
+
+
+def _run(loss: Loss, model: nn.Module, used: list[Batch], keeper: _Keeper, seed: int, epochs: int, rate: float) -> None:
+    with tempfile.TemporaryDirectory() as folder:
         arguments = TrainingArguments(
             output_dir=folder, num_train_epochs=epochs, learning_rate=rate, lr_scheduler_type="linear",
             warmup_steps=max(1, len(used) * epochs // 10), per_device_train_batch_size=1, seed=seed, data_seed=seed,
@@ -107,11 +128,31 @@ def train(
         trainer = _ByTask(
             loss=loss, model=model, args=arguments, train_dataset=used, data_collator=_alone, callbacks=[keeper]
         )
+        # It would print to the standard output, where the result belongs.
+        trainer.remove_callback(PrinterCallback)
         trainer.train()
-    keeper.put_back()
-    model.eval()
-    texts_held = sum(len(batch.texts) for batch in held)
-    return {"epochs": keeper.epochs, "loss": {"before": before, "after": keeper.best}, "held_out": texts_held}
+
+
+@contextlib.contextmanager
+def silent_outputs(model: nn.Module) -> Iterator[list[str]]:
+    """Hold still, while the block lasts, the output projections of blocks that lost every head; gives their paths.
+
+    One head without output stands for such a block (a ghost): its columns are zero, yet the loss has a gradient
+    there, and training would bring the block back to life.
+    """
+    paths = {site.output for site in find_sites(model).values() if not site.kept}
+    held = []
+    for path in paths:
+        module, _, name = path.partition(":")
+        parameter = getattr(model.get_submodule(module), name or "weight")
+        held += [parameter] if parameter.requires_grad else []
+    for parameter in held:
+        parameter.requires_grad_(False)
+    try:
+        yield sorted(path.partition(":")[0] for path in paths)
+    finally:
+        for parameter in held:
+            parameter.requires_grad_(True)
 
 
 def _alone(batches: list[Batch]) -> dict[str, Batch]:
@@ -130,6 +171,8 @@ class _ByTask(Trainer):
         self, model: nn.Module, inputs: Any, return_outputs: bool = False, num_items_in_batch: Any = None
     ) -> Any:
         found = self._by_text(model, inputs["batch"]).mean()
+        if not found.requires_grad:
+            raise BadInput("recover: nothing that is trained changes the loss; choose another way, or another task")
         return (found, {}) if return_outputs else found
 
 
@@ -138,7 +181,7 @@ class _Keeper(TrainerCallback):
 
     def __init__(self, loss: Loss, model: nn.Module, held: list[Batch], before: float, patience: int) -> None:
         self.loss, self.model, self.held, self.patience = loss, model, held, patience
-        self.best, self.epochs, self.worse = before, 0, 0
+        self.best, self.epochs, self.worse, self.path = before, 0, 0, [before]
         self.weights = self._copy()
 
     def _copy(self) -> dict[str, Tensor]:
@@ -147,6 +190,7 @@ class _Keeper(TrainerCallback):
     def on_epoch_end(self, args: Any, state: Any, control: Any, **_: Any) -> Any:
         self.epochs += 1
         now = _mean(self.loss, self.model, self.held)
+        self.path.append(now)
         if now < self.best:
             self.best, self.weights, self.worse = now, self._copy(), 0
         else:

@@ -1,6 +1,9 @@
 """Training after the cut: it helps, it never makes things worse, it touches nothing else."""
 
+import contextlib
 import copy
+import sys
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -11,6 +14,8 @@ from headwise.analysis.batching import Batch, Tokens
 from headwise.analysis.errors import BadInput
 from headwise.analysis.sites import find_sites
 from headwise.analysis.texts import Text
+from headwise.prune.checkpoint import load, save
+from headwise.prune.held_out import parted
 from headwise.prune.recipe import Recipe
 from headwise.prune.recovery import RECOVERIES, Distil, FineTune, NoRecovery
 from headwise.prune.surgery import cut
@@ -27,7 +32,7 @@ def classifier():
     return BertForSequenceClassification(BertConfig(vocab_size=50, initializer_range=0.3, num_labels=2, **SIZES)).eval()
 
 
-def batched(count=8, size=8):
+def batched(count=20, size=8):
     """Texts whose label is whether their first token is below the middle: to be learned."""
     rng, found = np.random.default_rng(0), []
     for _ in range(count):
@@ -49,17 +54,20 @@ def state(model):
     return {name: value.clone() for name, value in model.state_dict().items()}
 
 
-@pytest.mark.parametrize("method", [FineTune(epochs=4, rate=2e-3), Distil(epochs=4, rate=2e-3)])
-def test_training_a_cut_model_lowers_the_held_out_loss_and_leaves_the_dense_one(method):
+@pytest.mark.parametrize("method", [FineTune(epochs=3, rate=2e-3), Distil(epochs=3, rate=2e-3)])
+def test_training_a_cut_model_lowers_the_held_out_loss_and_leaves_the_dense_one(method, capsys):
     dense = classifier()
     smaller = cut(copy.deepcopy(dense), REMOVE)
     before, shapes = state(dense), {name: value.shape for name, value in state(smaller).items()}
     random = torch.get_rng_state()
     report = method.train(dense, smaller, Labels(), batched(), seed=0)
+    assert capsys.readouterr().out == ""
     assert report["kind"] == method.kind
     assert report["loss"]["after"] < report["loss"]["before"]
-    assert report["held_out"] == 8
-    assert 1 <= report["epochs"] <= 4
+    assert report["held_out"] + report["texts"] == 160
+    assert report["path"][0] == report["loss"]["before"]
+    assert min(report["path"]) == report["loss"]["after"]
+    assert 1 <= report["epochs"] <= 3
     assert all(torch.equal(value, before[name]) for name, value in state(dense).items())
     assert {name: value.shape for name, value in state(smaller).items()} == shapes
     assert [site.kept for site in find_sites(smaller).values()] == [(2, 3), (0, 1, 3)]
@@ -67,7 +75,7 @@ def test_training_a_cut_model_lowers_the_held_out_loss_and_leaves_the_dense_one(
     assert torch.equal(random, torch.get_rng_state())
     loss = Labels().losses if method.kind == "finetune" else Towards(dense, method.hidden)
     with torch.no_grad():
-        again = float(loss(smaller, batched()[0]).mean())
+        again = float(torch.cat([loss(smaller, batch) for batch in parted(batched())[1]]).mean())
     assert again == pytest.approx(report["loss"]["after"], rel=1e-5), "the weights of the best epoch are there"
 
 
@@ -106,13 +114,94 @@ def test_a_model_is_at_no_distance_from_itself():
     assert (Towards(model, 1.0)(far, batch) > Towards(model, 0.0)(far, batch)).all()
 
 
+def test_the_same_texts_are_held_out_whatever_the_batches():
+    def ids(batches):
+        return sorted(text.id for batch in batches for text in batch.texts)
+
+    few, many = parted(batched(20, 8)), parted(batched(1, 160))
+    assert [ids(part) for part in few] == [ids(part) for part in many]
+    assert set(ids(few[0])).isdisjoint(ids(few[1]))
+    for batch in (*few[0], *few[1]):
+        assert [str(row.tolist()) for row in batch.inputs["input_ids"]] == [text.text for text in batch.texts]
+        assert batch.tokens[""].ids.equal(batch.inputs["input_ids"])
+
+
 def test_too_few_texts_are_refused():
     dense = classifier()
-    with pytest.raises(BadInput, match="more calibration texts"):
-        FineTune().train(dense, cut(copy.deepcopy(dense), REMOVE), Labels(), batched(1), seed=0)
+    one = next(batch for batch in parted(batched())[0] if len(batch.texts) > 1)
+    with pytest.raises(BadInput, match="leave none to hold out"):
+        FineTune().train(dense, cut(copy.deepcopy(dense), REMOVE), Labels(), [one], seed=0)
+    with pytest.raises(BadInput, match="leave none to train on"):
+        FineTune().train(dense, cut(copy.deepcopy(dense), REMOVE), Labels(), parted(batched())[1], seed=0)
 
 
-@pytest.mark.parametrize("wrong", [{"epochs": 0}, {"rate": 0.0}, {"patience": 0}, {"rates": 1}])
+EMPTY = {"0": [0, 1, 2, 3], "1": [2]}
+
+
+@pytest.mark.parametrize("lora", [None, 2])
+def test_a_block_without_heads_stays_silent(lora):
+    pytest.importorskip("peft") if lora else None
+    dense = classifier()
+    smaller = cut(copy.deepcopy(dense), EMPTY)
+    output = smaller.bert.encoder.layer[0].attention.output.dense
+    report = FineTune(epochs=2, rate=5e-3 if lora else 2e-3, lora=lora).train(
+        dense, smaller, Labels(), batched(), seed=0
+    )
+    assert report["loss"]["after"] < report["loss"]["before"], "else the weights are those of before"
+    assert not output.weight.any()
+    assert output.weight.requires_grad
+    assert find_sites(smaller)["0"].kept == ()
+
+
+def test_without_holding_it_still_an_empty_block_would_come_back(monkeypatch):
+    monkeypatch.setattr("headwise.prune.training.silent_outputs", lambda _: contextlib.nullcontext([]))
+    dense = classifier()
+    smaller = cut(copy.deepcopy(dense), EMPTY)
+    FineTune(epochs=1, rate=2e-3).train(dense, smaller, Labels(), batched(), seed=0)
+    assert smaller.bert.encoder.layer[0].attention.output.dense.weight.any()
+
+
+@pytest.mark.parametrize("method", [FineTune(epochs=2, rate=2e-2, lora=4), Distil(epochs=2, rate=2e-2, lora=4)])
+def test_low_rank_updates_are_merged_and_the_model_is_what_it_was(method, tmp_path):
+    pytest.importorskip("peft")
+    dense = classifier()
+    smaller = cut(copy.deepcopy(dense), REMOVE)
+    smaller.bert.embeddings.word_embeddings.weight.requires_grad_(False)
+    before, kinds = state(smaller), [type(module) for module in smaller.modules()]
+    flags = [parameter.requires_grad for parameter in smaller.parameters()]
+    report = method.train(dense, smaller, Labels(), batched(), seed=0)
+    assert report["lora"] == 4
+    assert report["loss"]["after"] < report["loss"]["before"]
+    after = state(smaller)
+    assert [type(module) for module in smaller.modules()] == kinds
+    assert [parameter.requires_grad for parameter in smaller.parameters()] == flags
+    changed = {name for name in before if not torch.equal(before[name], after[name])}
+    assert "bert.encoder.layer.0.attention.self.query.weight" in changed
+    assert all(name.endswith("weight") and "LayerNorm" not in name for name in changed)
+    for name in changed:
+        assert torch.linalg.matrix_rank(after[name] - before[name], rtol=1e-4) <= 4
+    again = cut(copy.deepcopy(dense), REMOVE)
+    method.train(dense, again, Labels(), batched(), seed=0)
+    assert all(torch.equal(value, after[name]) for name, value in state(again).items())
+    save(smaller, tmp_path / "model")
+    assert all(torch.equal(value, after[name]) for name, value in state(load(tmp_path / "model")).items())
+
+
+def test_low_rank_updates_without_their_library_are_refused(monkeypatch):
+    monkeypatch.setitem(sys.modules, "peft", None)
+    dense = classifier()
+    with pytest.raises(BadInput, match=r"headwise\[lora\]"):
+        FineTune(lora=2).train(dense, cut(copy.deepcopy(dense), REMOVE), Labels(), batched(), seed=0)
+
+
+def test_what_no_training_changes_is_refused():
+    dense = classifier()
+    constant = SimpleNamespace(losses=lambda model, batch: torch.zeros(len(batch.texts)))
+    with pytest.raises(BadInput, match="nothing that is trained changes the loss"):
+        FineTune().train(dense, cut(copy.deepcopy(dense), REMOVE), constant, batched(), seed=0)
+
+
+@pytest.mark.parametrize("wrong", [{"epochs": 0}, {"rate": 0.0}, {"patience": 0}, {"lora": 0}, {"rates": 1}])
 @pytest.mark.parametrize("kind", ["finetune", "distil"])
 def test_malformed_ways_are_refused(kind, wrong):
     with pytest.raises(ValidationError):
