@@ -5,6 +5,7 @@ from __future__ import annotations
 import platform
 from collections.abc import Mapping, Sequence
 from importlib.metadata import version
+from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
@@ -15,7 +16,9 @@ from headwise.analysis.batching import Batches, batches
 from headwise.analysis.capture import DOORS, MEMORY, Door, Pass
 from headwise.analysis.errors import BadInput
 from headwise.analysis.evidence import Evidence
+from headwise.analysis.identity import PACKAGES, marks_of
 from headwise.analysis.intervention import PROBES, intervene
+from headwise.analysis.keeping import Keeping
 from headwise.analysis.kernels import kernel_of
 from headwise.analysis.minimal_pairs import Pair
 from headwise.analysis.portions import MOST, Portions
@@ -57,6 +60,7 @@ def analyze(
     pairs: Sequence[Pair] | None = None,
     own: OwnLoss | None = None,
     seed: int = 0,
+    keep: str | Path | None = None,
 ) -> Evidence:
     """Evidence about every head: statistics, similarity of all pairs, clusters, roles.
 
@@ -86,6 +90,9 @@ def analyze(
         pairs: of sentences, for the intervention on coreference.
         own: what interventions are judged by where the model has no language-modelling head.
         seed: of the bootstrap.
+        keep: a folder for the sums of an analysis under way; where an interrupted one of the same model, texts and
+            settings left some, it goes on from them, to the same bits. Interventions start afresh. Delete it when
+            the evidence is safe.
 
     Raises:
         BadInput: an unknown measure or role, or texts or a model that cannot be used.
@@ -101,13 +108,22 @@ def analyze(
     sites = find_sites(model)
     data = batches(corpus, tokenizer, batch_size=batch_size or MOST, max_length=max_length, model=model)
 
+    settings = {"per_text": per_text, "ordinary": ordinary, "measures": list(measures), "roles": list(roles)}
+    settings |= {"null": null}
+    looks: dict[str, Any] = settings | {"seed": seed, "memory": memory, "door": door}
+    keeping = None if keep is None else Keeping(Path(keep), marks_of(model, data, annotated, looks))
+
     statistics = Statistics(sites)
-    search = Search(model, tokenizer, sites, roles, data, annotated=annotated, memory=memory, seed=seed, null=null)
+    search = Search(
+        model, tokenizer, sites, roles, data, annotated=annotated, memory=memory, seed=seed, keeping=keeping,
+        null=null,
+    )  # fmt: skip
     alike = [measure_of(name, sites, model, per_text=per_text, ordinary=ordinary) for name in measures]
     reducers = [statistics, *search.reducers, *alike]
     went = shared_capture(
-        model, _portions(data, sites, memory), reducers, sites=sites, memory=memory, door=cast(Door, door)
-    )
+        model, _portions(data, sites, memory), reducers, name="texts", keeping=keeping, sites=sites, memory=memory,
+        door=cast(Door, door),
+    )  # fmt: skip
 
     arrays = statistics.result()
     for measure in alike:
@@ -125,9 +141,7 @@ def analyze(
     facts |= search.facts
     arrays |= assign(tests, ROLES, effect=effect)
 
-    settings: dict[str, Any] = {"threshold": threshold, "effect": effect, "level": LEVEL, "seed": seed}
-    settings |= {"per_text": per_text, "ordinary": ordinary, "measures": list(measures), "roles": list(roles)}
-    settings |= {"null": null}
+    settings |= {"threshold": threshold, "effect": effect, "level": LEVEL, "seed": seed}
     facts |= _facts(model, corpus, data, went, settings)
     evidence = Evidence(heads_of(sites), arrays, facts)
     if interventions:
@@ -188,6 +202,5 @@ def _facts(model: nn.Module, corpus: Corpus, data: Batches, went: Pass, settings
         "excluded_rows": went.excluded,
         "missing_mass": went.missing,
         "settings": settings,
-        "versions": {"python": platform.python_version()}
-        | {name: version(name) for name in ("headwise", "torch", "transformers", "numpy", "scipy")},
+        "versions": {"python": platform.python_version()} | {name: version(name) for name in PACKAGES},
     }

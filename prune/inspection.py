@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import datetime
-import json
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from headwise.prune.folder import check_free, new_folder
+from headwise.analysis.errors import BadInput
+from headwise.prune.folder import check_free, space_told
 
 
 @dataclass(frozen=True)
@@ -77,6 +78,7 @@ def inspect(
     trust_remote_code: bool = False,
     output_dir: Path | None = None,
     overwrite: bool = False,
+    resume: bool = False,
     looking: Looking | None = None,
 ) -> Path:
     """The folder with what was found: evidence, environment, report; it appears whole or not at all.
@@ -96,6 +98,7 @@ def inspect(
         trust_remote_code: run code that the checkpoint brings.
         output_dir: where to write; `runs/<model>-analyze-<UTC time>` if None.
         overwrite: replace an existing folder.
+        resume: go on with an analysis that was interrupted in this folder, from the sums that it kept.
         looking: what to look for; the defaults if None.
 
     Raises:
@@ -105,12 +108,14 @@ def inspect(
     check_free(target, overwrite=overwrite)
 
     from headwise.analysis.analyze import analyze
-    from headwise.analysis.processes import world
+    from headwise.analysis.evidence import Evidence
+    from headwise.analysis.processes import agreed, world
     from headwise.analysis.reading import read_source
     from headwise.prune.environment import environment, now
     from headwise.prune.opening import open_checkpoint
     from headwise.prune.own_loss import own_loss
     from headwise.prune.report import write
+    from headwise.prune.stages import SUMS, Stages
 
     how = (looking or Looking()).arguments()
     corpus = read_source(source, split=split, text=text).sample(samples, seed)
@@ -118,19 +123,36 @@ def inspect(
     made = environment(seed=seed, model=opened.facts, texts={"calibration": corpus.summary()})
     if how["interventions"]:
         how["own"] = own_loss(opened.model, opened.tokenizer, corpus, max_length=max_length, seed=seed)
+    how |= {"batch_size": batch_size, "max_length": max_length, "seed": seed}
+
+    def look(sums: Path) -> Evidence:
+        return analyze(opened.model, opened.tokenizer, corpus, keep=sums, **how)
+
     if world()[0]:
-        # Only the first process writes; the others lend it their share of the work.
-        analyze(opened.model, opened.tokenizer, corpus, batch_size=batch_size, max_length=max_length, seed=seed, **how)
+        # Only the first process writes; the others lend it their share of the work, unless there is none left.
+        sums = agreed("")
+        if sums:
+            look(Path(sums))
         return target
-    with new_folder(target, overwrite=overwrite) as work:
-        evidence = analyze(
-            opened.model, opened.tokenizer, corpus, batch_size=batch_size, max_length=max_length, seed=seed, **how
-        )
-        evidence.save(work / "evidence")
-        content = json.dumps({**made, "finished": now()}, indent=2)
-        (work / "environment.json").write_text(content + "\n", encoding="utf-8")
-        write(work)
+    with Stages(target, overwrite=overwrite, resume=resume) as stages, space_told(target):
+        begun = stages.json("environment.json", lambda: made)
+        _same(begun, made)
+        agreed("" if (stages.work / "evidence").exists() else str(stages.work / SUMS))
+        stages.evidence(look, Evidence)
+        stages.replace_json("environment.json", {**begun, "finished": now()})
+        write(stages.work)
     return target
+
+
+def _same(begun: Mapping[str, Any], made: Mapping[str, Any]) -> None:
+    """Return if model and texts are those that an interrupted analysis began with."""
+    pairs = (("model", "hash"), ("texts", "calibration"))
+    changed = [what for what, part in pairs if begun[what][part] != made[what][part]]
+    if changed:
+        raise BadInput(
+            f"{' and '.join(changed)} changed since the analysis began; put back what was there, or start afresh "
+            "with --overwrite"
+        )
 
 
 def run_folder(model: str, what: str) -> Path:

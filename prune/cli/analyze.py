@@ -16,6 +16,7 @@ from headwise.prune.cli.options import (
     OutputDir,
     Overwrite,
     Quiet,
+    Resume,
     Revision,
     Seed,
     Trust,
@@ -89,6 +90,7 @@ def analyze(
     trust_remote_code: Trust = False,
     output_dir: OutputDir = None,
     overwrite: Overwrite = False,
+    resume: Resume = False,
     as_json: AsJson = False,
     quiet: Quiet = False,
 ) -> None:
@@ -101,6 +103,8 @@ def analyze(
         raise BadInput("--split needs --dataset")
     if pairs is not None and not intervene:
         raise BadInput("--pairs needs --intervene")
+    if resume and output_dir is None:
+        raise BadInput("--resume needs the --output-dir of the interrupted analysis")
     with speaking(quiet):
         from headwise.prune.inspection import Looking, inspect
 
@@ -132,6 +136,7 @@ def analyze(
             trust_remote_code=trust_remote_code,
             output_dir=output_dir,
             overwrite=overwrite,
+            resume=resume,
             looking=looking,
         )
         from headwise.analysis.processes import world
