@@ -17,7 +17,7 @@ from headwise.analysis.texts import Corpus
 
 #: Sequences said twice, and sentence pairs at most: for a causal model, and for one that fills gaps, which has to
 #: read a sentence once for each of its tokens.
-SEQUENCES = 16
+SEQUENCES = 8
 PAIRS = {"next": 64, "gaps": 16}
 #: Texts that a loss is measured on, and tokens of each: it is measured again for every draw of heads.
 TEXTS, TOKENS = 16, 128

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -181,7 +182,7 @@ class Search:
         reliability["coreference"] = reducer.reliability()
         self.facts["coreference"] = {
             "texts": corpus_of(texts, source).summary(),
-            "skipped": dict(reducer.skipped),
+            "skipped": _left_out(reducer.skipped, texts),
             "reliability": reliability["coreference"],
         }
         prefix = "roles/coreference/"
@@ -202,11 +203,7 @@ class Search:
         texts, reducer = self._linked()
         null = None if unlearned is None else unlearned._linked()[1]
         reliability |= {kind: reducer.reliability(kind, self.seed) for kind in reducer.kinds()}
-        left: dict[str, int] = dict(reducer.skipped)
-        for one in texts:
-            for reason, count in one.skipped.items():
-                left[reason] = left.get(reason, 0) + count
-        self.facts["links"] = {"texts": len(texts), "skipped": left}
+        self.facts["links"] = {"texts": len(texts), "skipped": _left_out(reducer.skipped, texts)}
         return dict(reducer.tests(null))
 
     def _linked(self) -> tuple[list[Annotated], Links]:
@@ -237,6 +234,14 @@ def inapplicable(heads: int) -> dict[str, np.ndarray]:
     """
     parts = ("score", "chance", "excess", "low", "high", "p")
     return {part: np.full(heads, np.nan) for part in parts} | {"n": np.zeros(heads)}
+
+
+def _left_out(skipped: Mapping[str, int], texts: Sequence[Annotated]) -> dict[str, int]:
+    """What was not judged, by reason, and what the annotations had lost before."""
+    found = Counter(skipped)
+    for one in texts:
+        found.update(one.skipped)
+    return dict(found)
 
 
 def _reliability(sums: Measured, seed: int) -> float:

@@ -19,7 +19,7 @@ from headwise.analysis.minimal_pairs import (
     pseudo_likelihoods,
     read_pairs,
 )
-from headwise.analysis.probes import OwnLoss, gap_loss, loss, probe_of
+from headwise.analysis.probes import SEQUENCES, OwnLoss, gap_loss, loss, probe_of
 from headwise.analysis.roles.random_sequences import repeated_sequences
 from headwise.analysis.sites import find_sites, heads_of
 
@@ -97,7 +97,7 @@ def harmed():
     model = model_of(3, heads=24, layers=1)
     for parameter in model.parameters():
         torch.nn.init.normal_(parameter, std=0.4) if parameter.dim() > 1 else None
-    data = repeated_sequences(40, seed=1, count=16)
+    data = repeated_sequences(40, seed=1, count=SEQUENCES)
     base, harm = loss(model, data, start=32), {}
     for head in heads_of(find_sites(model)):
         with gated(model, {head[0]: [head[1]]}):
@@ -203,7 +203,7 @@ def test_a_model_that_fills_gaps_is_probed_by_gaps():
     assert lead == pytest.approx(float(wanted[0] - wanted[1]), abs=1e-5)
 
     probe = probe_of("repetition", "gaps", model, tokenizer)
-    again = repeated_sequences(40, reserved=(0,), seed=1, count=16)
+    again = repeated_sequences(40, reserved=(0,), seed=1, count=SEQUENCES)
     total, count = 0.0, 0
     for batch in again:
         rows = batch.tokens[""].ids
