@@ -24,6 +24,7 @@ _KEYS: dict[str, dict[str, str]] = {
     "output": {"runs": _RUNS},
     "config": {"values": "a mapping of names to numbers"},
     "replace": {},
+    "distances": {},
 }
 
 
@@ -111,6 +112,8 @@ def _fits(where: str, module: Any, path: str, edit: Mapping[str, Any], shapes: S
             raise BadInput(f"{where}: {type(module).__name__}.forward takes no argument {edit['argument']!r}")
         case "replace" if not isinstance(module, nn.MultiheadAttention):
             raise BadInput(f"{where}: {type(module).__name__} is no nn.MultiheadAttention")
+        case "distances" if not callable(getattr(module, "_relative_position_bucket", None)):
+            raise BadInput(f"{where}: {type(module).__name__} sorts no distances into buckets")
         case "config" if not hasattr(module, "config"):
             raise BadInput(f"{where}: the module has no configuration")
         case "bias" if getattr(module, "weight", None) is None:

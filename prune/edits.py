@@ -13,6 +13,7 @@ children  keep, in this order, some modules of a list: `name, keep`
 argument  keep the heads of a forward argument along an axis, or drop it (no axis): `argument, axis, heads, keep`
 output    keep runs of the last axis of the module's output: `runs`
 config    show the module other numbers in its configuration: `values`
+distances let blocks that each compute the position bias now (T5) do so by distance
 replace   let `nn.MultiheadAttention` run with heads that do not fill the embedding
 ========  ==========================================================================================
 """

@@ -179,11 +179,14 @@ def _handed_table(move: Move, handed: set[str]) -> Iterator[Edit]:
     blocks = [(path, module) for path, module in move.model.named_modules()
               if path.startswith(stack + ".") and type(module) is type(move.module)]  # fmt: skip
     owner = next((path for path, module in blocks if getattr(module, table, None) is not None), "")
-    for path, _ in blocks:
+    for path, module in blocks:
         # Cross-attention has the same class but never a table: it is told apart by its place in the block.
         if _in_block(path, stack) == _in_block(owner, stack) and path != owner:
             yield {"edit": "copy", "module": path, "name": table, "from": f"{owner}.{table}"}
             yield assign(path, "has_relative_attention_bias", True)
+        if _in_block(path, stack) == _in_block(owner, stack) and hasattr(module, "_relative_position_bucket"):
+            # What one block did for all is now done in each.
+            yield {"edit": "distances", "module": path}
         yield {"edit": "argument", "module": path, "argument": argument}
 
 

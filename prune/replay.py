@@ -101,9 +101,15 @@ def _replace(model: nn.Module, module: nn.Module, edit: dict[str, Any]) -> None:
     module.__class__ = PrunedMultiheadAttention
 
 
+def _distances(model: nn.Module, module: Any, edit: dict[str, Any]) -> None:
+    if not isinstance(module._relative_position_bucket, ByDistance):
+        module._relative_position_bucket = ByDistance(module._relative_position_bucket)
+
+
 _KINDS = {
     "take": _take, "set": _set, "zero": _zero, "bias": _bias, "copy": _copy, "children": _children,
     "argument": _argument, "output": _output, "config": _config, "replace": _replace,
+    "distances": _distances,
 }  # fmt: skip
 
 
@@ -152,6 +158,23 @@ class KeepArgument:
             apart = value.unflatten(0, (-1, heads))
             return apart.index_select(1, torch.tensor(self.keep, device=value.device)).flatten(0, 1)
         return value
+
+
+class ByDistance:
+    """Sorts distances into buckets once for each distance instead of once for each pair of positions."""
+
+    def __init__(self, bucket: Any) -> None:
+        self.bucket = bucket
+
+    def __call__(self, relative_position: Tensor, **options: Any) -> Tensor:
+        """The bucket of every entry of a matrix whose rows and columns go on by one."""
+        rows, columns = relative_position.shape
+        if rows == 1:
+            return self.bucket(relative_position, **options)  # type: ignore[no-any-return]
+        nearest = relative_position[-1, 0]
+        distances = nearest + torch.arange(rows + columns - 1, device=relative_position.device)
+        found: Tensor = self.bucket(distances, **options)[relative_position - nearest]
+        return found
 
 
 class KeepOutput:

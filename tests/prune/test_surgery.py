@@ -21,7 +21,7 @@ from headwise.prune import rehearsal
 from headwise.prune.check import check_edits
 from headwise.prune.decision import decide, dense
 from headwise.prune.plan import Plan
-from headwise.prune.replay import KeepArgument
+from headwise.prune.replay import ByDistance, KeepArgument
 from headwise.prune.surgery import cut
 from tests.families import FAMILIES
 from tests.models import build, inputs_of, oracle
@@ -201,6 +201,14 @@ def test_rotary_angles_by_head_follow_their_heads():
     module.forward = lambda hidden_states, position_embeddings: None
     _, given = keep(module, (), {"hidden_states": None, "position_embeddings": angles})
     assert all(torch.equal(g, a[:, [1, 3]]) for g, a in zip(given["position_embeddings"], angles, strict=True))
+
+
+@pytest.mark.parametrize("shape", [(5, 9), (1, 4), (7, 3)])
+def test_buckets_by_distance_are_those_by_pair(shape):
+    bucket = build(FAMILIES["t5"]).encoder.block[0].layer[0].SelfAttention._relative_position_bucket
+    relative = torch.arange(shape[1])[None] - (torch.arange(shape[0])[:, None] + 2)
+    options = {"bidirectional": False, "num_buckets": 32, "max_distance": 128}
+    assert torch.equal(ByDistance(bucket)(relative, **options), bucket(relative, **options))
 
 
 def test_norms_over_one_head_with_a_weight_for_each_are_cut():
