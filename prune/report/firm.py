@@ -8,6 +8,17 @@ from typing import Any
 from headwise.prune.report import formats
 from headwise.prune.report.document import Report
 
+#: Statistics of heads in words.
+_STATISTICS = {
+    "entropy": "entropy, nats",
+    "distance": "distance looked, tokens",
+    "confidence": "largest weight of a row",
+    "first": "weight on the first token",
+    "special": "weight on other special tokens",
+    "punctuation": "weight on punctuation",
+    "context_norm": "length of the context",
+}
+
 
 def firmness(report: Report) -> list[str]:
     """Sentences about how well the decision would repeat: on other texts, and on another day.
@@ -86,7 +97,7 @@ def _statistic(name: str, said: Mapping[str, Any]) -> dict[str, str]:
     most = said.get("most") or {}
     before, after = (formats.number(most.get(side)) for side in ("before", "after"))
     return {
-        "name": name.replace("_", " "),
+        "name": _STATISTICS.get(name, name.replace("_", " ")),
         "before": formats.number(said.get("before")),
         "after": formats.number(said.get("after")),
         "moved": formats.number(said.get("moved")),

@@ -10,7 +10,7 @@ from headwise.prune.report.document import Report
 from headwise.prune.report.firm import firmness, strayed
 from headwise.prune.report.timings import conditions, timings, writing
 from headwise.prune.report.verdict import significant
-from headwise.prune.report.words import about, chance, changed, drift, flips, per_class, reasons, sizes
+from headwise.prune.report.words import about, chance, changed, decided_by, drift, flips, per_class, reasons, sizes
 
 ROLE_ROWS = 100
 CLUSTER_ROWS = 20
@@ -32,6 +32,7 @@ def page_of(report: Report, colours: Mapping[str, RoleColour]) -> dict[str, Any]
         "reasons": reasons(report),
         "different": significant(report.accuracy),
         "drift": drift(report.speed),
+        "decided_by": decided_by(report),
         "flips": flips(report.accuracy),
         "by_chance": chance(report.accuracy),
         "a_changed": changed(report.accuracy),
@@ -47,6 +48,7 @@ def page_of(report: Report, colours: Mapping[str, RoleColour]) -> dict[str, Any]
         "more_clusters": max(0, len(clusters) - CLUSTER_ROWS),
         "gone": {head.label for head in report.removed},
         "role_rows": ROLE_ROWS,
+        "unseen": [role.name for role in report.roles if role.strongest is None],
         "flagged": any("trust_remote_code" in snippet.code for snippet in report.loading),
     } | _repairs(report)
 

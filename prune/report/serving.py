@@ -9,6 +9,8 @@ from typing import Any
 from headwise.prune.report.document import Head, Serving, Snippet
 from headwise.prune.report.folder import Folder
 
+#: Characters that a line of code on a page holds beside `model = `.
+_WIDE = 64
 # Endings of class names and the auto class that opens them in transformers.
 AUTO_CLASSES = {
     "ForSequenceClassification": "AutoModelForSequenceClassification",
@@ -99,14 +101,24 @@ def loading(folder: Folder) -> tuple[Snippet, ...]:
     ]
     if form == "native" or "modeling_headwise.py" in folder.checkpoint:
         title = "With transformers alone"
-        code = f'from transformers import {auto}\n\nmodel = {auto}.from_pretrained("{where}"{flag})'
+        reads = "tokenizer_config.json" in folder.checkpoint
+        names = f"{auto}, AutoTokenizer" if reads else auto
+        code = f"from transformers import {names}\n\nmodel = {_called(f'{auto}.from_pretrained', where, flag)}"
+        code += f'\ntokenizer = AutoTokenizer.from_pretrained("{where}")' if reads else ""
         snippets.append(Snippet(title, code, "python"))
         if "modules.json" in folder.checkpoint:
             code = (
-                f'from sentence_transformers import SentenceTransformer\n\nmodel = SentenceTransformer("{where}"{flag})'
+                "from sentence_transformers import SentenceTransformer\n\n"
+                f"model = {_called('SentenceTransformer', where, flag)}"
             )
             snippets.append(Snippet("With sentence-transformers", code, "python"))
     return tuple(snippets)
+
+
+def _called(name: str, where: str, flag: str) -> str:
+    """A call in one line, or in three where one would be wide."""
+    line = f'{name}("{where}"{flag})'
+    return line if len(line) <= _WIDE else f'{name}(\n    "{where}"{flag}\n)'
 
 
 def repeating(folder: Folder) -> tuple[Snippet, ...]:
@@ -127,6 +139,9 @@ def repeating(folder: Folder) -> tuple[Snippet, ...]:
         if model.get("revision"):
             parts += ["--revision", str(model["revision"])]
         snippets.append(Snippet("From the recipe in this folder", shlex.join(parts), "sh"))
+        snippets.append(
+            Snippet("Carry it out again, and compare plan and weights bit for bit", "headwise report --verify .", "sh")
+        )
     snippets.append(Snippet("Rebuild this page, without the model", "headwise report .", "sh"))
     return tuple(snippets)
 

@@ -137,8 +137,12 @@ def limits_of(folder: Folder, row: Mapping[str, Any]) -> tuple[Limit, ...]:
             )
             kept = None if measured is None else measured <= allowed
         elif name == "speedup":
-            measured = row.get("ratio", {}).get("median")
-            words = f"speed at least {times(allowed)}; measured {times(measured)}"
+            ratio = row.get("ratio", {})
+            measured = ratio.get("median")
+            words = (
+                f"speed at least {times(allowed)}; measured {times(measured)} "
+                f"({times(ratio.get('low'))} to {times(ratio.get('high'))})"
+            )
             kept = None if measured is None else measured >= allowed
         elif name == "size":
             measured = share_left(folder.speed.get("bytes"))
@@ -182,7 +186,8 @@ def _cost(accuracy: Mapping[str, Any]) -> Figure:
     if not significant(accuracy):
         details.append(f"no significant difference (p = {p_value(p)})".replace("= <", "<"))
     tone = "plain" if drop is None or not significant(accuracy) else "bad" if drop > 0 else "good"
-    return Figure("Cost", f"{_with_unit(drop, metric)} drop", tuple(details), tone)
+    way = "drop" if not drop else "worse" if drop > 0 else "better"
+    return Figure("Cost", f"{_with_unit(drop and abs(drop), metric)} {way}", tuple(details), tone)
 
 
 def _gain(speed: Mapping[str, Any], row: Mapping[str, Any]) -> Figure:

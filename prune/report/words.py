@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping
 from datetime import datetime, timedelta
 from typing import Any
@@ -15,8 +16,8 @@ from headwise.prune.report.document import Report
 def pairs(found: Mapping[str, Any]) -> str:
     """A small mapping as words.
 
-    >>> pairs({"fraction": 0.5, "scope": "model", "left_out": None})
-    'fraction 0.500, scope model'
+    >>> pairs({"fraction": 0.5, "scope": "model", "left_out": None, "search": {"kind": "greedy"}})
+    'fraction 0.5, scope model, search greedy'
     """
     parts = []
     for name, value in found.items():
@@ -27,7 +28,10 @@ def pairs(found: Mapping[str, Any]) -> str:
         elif isinstance(value, int):
             text = formats.count(value)
         elif isinstance(value, float):
-            text = formats.number(value)
+            text = formats.number(value) if not math.isfinite(value) or abs(value) < 1e-4 else f"{value:.3g}"
+        elif isinstance(value, Mapping) and isinstance(value.get("kind"), str):
+            rest = pairs({key: part for key, part in value.items() if key != "kind"})
+            text = f"{value['kind']} ({rest})" if rest else value["kind"]
         else:
             text = json.dumps(value, ensure_ascii=False)
         parts.append(f"{str(name).replace('_', ' ')} {text}")
@@ -135,17 +139,46 @@ def drift(speed: Mapping[str, Any]) -> str:
     """What timing the dense model against itself says of the machine.
 
     >>> drift({"drift": {"steady": True}})
-    'The dense model timed against itself shows no difference: the machine was steady.'
-    >>> drift({"drift": {"steady": False, "unsteady": [[8, 32]]}})
-    'The dense model timed against itself differs at 8 × 32: the machine was not steady there.'
+    'The dense model timed against itself shows no difference.'
+    >>> drift({"drift": {"steady": False, "unsteady": [[8, 32]]}, "rows": [{"drift": {"low": 0.8, "high": 1.1}}]})
+    'The dense model timed against itself differs at 8 × 32: the machine was not steady there. By itself the machine \
+moved by up to 1.25× (99 % intervals); only what goes beyond that at a setting counts as a difference there.'
     """
     found = speed.get("drift")
     if not isinstance(found, Mapping):
         return ""
     where = ", ".join(f"{batch} × {length}" for batch, length in found.get("unsteady") or ())
-    if where:
-        return f"The dense model timed against itself differs at {where}: the machine was not steady there."
-    return "The dense model timed against itself shows no difference: the machine was steady."
+    said = (
+        f"The dense model timed against itself differs at {where}: the machine was not steady there."
+        if where
+        else "The dense model timed against itself shows no difference."
+    )
+    ends = [row.get("drift") or {} for row in speed.get("rows") or ()]
+    alone = [end for d in ends for end in (d.get("high"), 1 / d["low"] if d.get("low") else None) if end is not None]
+    if not alone:
+        return said
+    return (
+        f"{said} By itself the machine moved by up to {formats.times(max(alone))} (99 % intervals); only what goes "
+        "beyond that at a setting counts as a difference there."
+    )
+
+
+def decided_by(report: Report) -> str:
+    """Which texts decided and which judged, in a sentence.
+
+    >>> from headwise.prune.report.document import Verdict
+    >>> facts = (("texts calibration count", "512"), ("texts calibration source", "train.tsv"))
+    >>> decided_by(Report("prune", "run", {}, Verdict(""), environment=facts))
+    'Decided on 512 texts of train.tsv.'
+    """
+    facts = dict(report.environment)
+    parts = []
+    for name, verb in (("calibration", "decided"), ("evaluation", "judged")):
+        number, source = (facts.get(f"texts {name} {key}") for key in ("count", "source"))
+        if number and source:
+            parts.append(f"{verb} on {number} texts of {source}")
+    text = ", ".join(parts)
+    return f"{text[:1].upper()}{text[1:]}." if text else ""
 
 
 def sizes(speed: Mapping[str, Any]) -> list[tuple[str, str, str, str]]:

@@ -39,7 +39,7 @@ def test_verdict_names_what_went_what_it_cost_what_it_gained_and_how_sure(run: P
     assert verdict.headline == "36 of 72 heads are gone: no significant difference in accuracy, 1.22 times as fast."
     figures = {figure.label: figure for figure in verdict.figures}
     assert figures["Removed"].value == "36 of 72"
-    assert figures["Cost"].value == "0.8 points drop"
+    assert figures["Cost"].value == "0.8 points worse"
     assert "95 % interval of the drop −1.3 to 2.8" in figures["Cost"].detail
     assert "the drop that the data cannot exclude: 2.5 points" in figures["Cost"].detail
     assert figures["Gain"].value == "1.22× speed"
