@@ -15,10 +15,13 @@ from headwise.analysis.texts import Corpus
 from headwise.prune.compensation.undo import given_back
 from headwise.prune.importance import Scores
 from headwise.prune.importance.calibration import Calibration
+from headwise.prune.latency import Latency
 from headwise.prune.metering import meter_of
 from headwise.prune.plan import Plan
 from headwise.prune.recipe import Recipe
-from headwise.prune.selection import Budget, Selection, reachable, select
+from headwise.prune.searching import search
+from headwise.prune.selection import Budget, Meter, Selection, Time, blocks_of, reachable, select
+from headwise.prune.selection.meters import gone
 from headwise.prune.tasks import Outcome, compare
 
 
@@ -29,38 +32,53 @@ class Judge:
     Attributes:
         fitted: the task, made ready on the dense model.
         corpus: the selection part.
+        batches: the same texts as batches, for losses; needed by `search: {kind: counts}`.
     """
 
     fitted: Any
     corpus: Corpus
+    batches: Any = None
 
 
 def decide(
-    recipe: Recipe, calibration: Calibration, evidence: Evidence, made: Mapping[str, Any], judge: Judge | None = None
-) -> Plan:
-    """The plan of a recipe: what its budget removes, or the most that stays under its drop.
+    recipe: Recipe, calibration: Calibration, evidence: Evidence, made: Mapping[str, Any], judge: Judge | None = None,
+    latency: Latency | None = None, scores: Scores | None = None,
+) -> Plan:  # fmt: skip
+    """The plan of a recipe: what its budget removes, or the most that stays under its drop, or the least for a time.
 
     Args:
         recipe: the recipe, checked against the model.
         calibration: model and texts that decide.
         evidence: what is known about the heads.
         made: the run's environment.
-        judge: needed if the recipe says `reach`.
+        judge: needed if the recipe tries candidates.
+        latency: needed if the recipe says `reach: {milliseconds: …}`.
+        scores: what the recipe's score says, if it is known already.
 
     Raises:
         BadInput: the budget cannot be met, or nothing stays under the drop.
     """
-    scores = recipe.score.score(calibration)
-    if recipe.reach is None:
-        return plan_of(recipe, choose(recipe, calibration, scores, evidence, recipe.remove), scores, made)
-    if judge is None:
-        raise BadInput("reach: there are no texts to judge candidates on; give more calibration texts")
-    chosen, path = _most_below(recipe, calibration, scores, evidence, judge)
-    return plan_of(recipe, chosen, scores, made, {"reach": path})
+    scores = scores or recipe.score.score(calibration)
+    if recipe.searched and judge is None:
+        raise BadInput("there are no texts to judge candidates on; give more calibration texts")
+    if recipe.reach is not None and recipe.reach.drop is not None and judge is not None:
+        chosen, path = _most_below(recipe, calibration, scores, evidence, judge)
+        return plan_of(recipe, chosen, scores, made, {"reach": path})
+    budget = recipe.time or recipe.remove
+    chosen = choose(recipe, calibration, scores, evidence, budget, latency)
+    more: dict[str, Any] = {}
+    if recipe.searched and judge is not None:
+        meter = _meter(recipe, calibration, budget, latency)
+        chosen, found = search(recipe, calibration, scores, evidence, judge.batches, chosen, budget, meter)
+        more["search"] = found
+    return plan_of(recipe, chosen, scores, made, foreseen(recipe, calibration, chosen, budget, latency) | more, budget)
 
 
-def choose(recipe: Recipe, calibration: Calibration, scores: Scores, evidence: Evidence, budget: Budget) -> Selection:
-    """What a budget removes by the recipe's scope, unit and keep-rules.
+def choose(
+    recipe: Recipe, calibration: Calibration, scores: Scores, evidence: Evidence, budget: Budget | Time,
+    latency: Latency | None = None,
+) -> Selection:  # fmt: skip
+    """What a budget removes by the recipe's scope, unit and keep-rules; nothing is tried on the model.
 
     Raises:
         BadInput: the budget cannot be met.
@@ -68,8 +86,34 @@ def choose(recipe: Recipe, calibration: Calibration, scores: Scores, evidence: E
     return select(
         calibration.sites, scores.costs, budget, scope=recipe.scope, keep=recipe.keep, unit=recipe.unit,
         evidence=evidence, score=scores.kind, notes=scores.notes, search=recipe.search,
-        meter=meter_of(calibration.model, calibration.sites, budget, recipe.unit),
+        meter=_meter(recipe, calibration, budget, latency),
     )  # fmt: skip
+
+
+def _meter(recipe: Recipe, calibration: Calibration, budget: Budget | Time, latency: Latency | None) -> Meter | None:
+    if isinstance(budget, Time):
+        return latency.meter() if latency is not None else None
+    return meter_of(calibration.model, calibration.sites, budget, recipe.unit)
+
+
+def foreseen(
+    recipe: Recipe, calibration: Calibration, chosen: Selection, budget: Budget | Time, latency: Latency | None = None
+) -> dict[str, Any]:
+    """What the removal comes to in the budget's own resource: the share of the dense model, or milliseconds.
+
+    `milliseconds` is a forecast by the latency table: what the model takes as it is (`now`) and without the heads
+    (`then`), and the largest part by which the table misses what was timed (`off`).
+    """
+    meter = _meter(recipe, calibration, budget, latency)
+    if meter is None:
+        return {}
+    blocks = blocks_of(calibration.sites)
+    left = {name: [h for h in b.kept if h not in chosen.remove.get(name, ())] for name, b in blocks.items()}
+    frees = sum(meter.used(block, block.kept) - meter.used(block, left[name]) for name, block in blocks.items())
+    if latency is not None and isinstance(budget, Time):
+        then = meter.total - frees
+        return {"milliseconds": {"now": meter.total, "then": then, "off": latency.off, "steady": latency.steady}}
+    return {meter.name: (gone(meter, blocks) + frees) / meter.total}
 
 
 def plan_of(
@@ -78,14 +122,15 @@ def plan_of(
     scores: Scores,
     made: Mapping[str, Any],
     more: Mapping[str, Any] | None = None,
-    budget: Budget | None = None,
+    budget: Budget | Time | None = None,
 ) -> Plan:
     """A selection as the file that one reads and edits."""
     values = {site: [None if v != v else float(v) for v in found] for site, found in scores.items()}
     asked = (budget or recipe.remove).model_dump(exclude_none=True)
     return Plan(
         model=str(made["model"]["id"]), remove=chosen.remove, reasons=chosen.reasons, score=values,
-        budget={**asked, "scope": recipe.scope, "unit": recipe.unit, "search": recipe.search},
+        budget={**asked, "scope": recipe.scope, "unit": recipe.unit,
+                "search": recipe.search.model_dump(exclude_none=True)},
         expected={"cost": chosen.cost, "heads": sum(len(heads) for heads in chosen.remove.values()), **(more or {})},
         made_with={"score": recipe.score.model_dump(mode="json"), "seed": recipe.seed, "versions": made["versions"],
                    "calibration": made["texts"]["calibration"]},
@@ -136,6 +181,8 @@ def _most_below(
     steps = ladder(recipe, calibration.sites, evidence)
     for count in track(steps, total=len(steps), label="Removing more and more"):
         chosen = choose(recipe, calibration, scores, evidence, Budget(heads=count))
+        if not _within(recipe, calibration, chosen):
+            break
         outcome, _ = judged(recipe, calibration, chosen.remove, judge)
         found = compare(dense, outcome, seed=recipe.seed)
         passed = found["upper"] is not None and found["upper"] <= limit
@@ -150,6 +197,12 @@ def _most_below(
             f"candidates: {first}; allow a larger drop, or give more calibration texts (a fifth of them judges)"
         )
     return best, path
+
+
+def _within(recipe: Recipe, calibration: Calibration, chosen: Selection) -> bool:
+    """Whether a removal is no more than `remove` allows where that is not counted in heads."""
+    found = foreseen(recipe, calibration, chosen, recipe.remove)
+    return all(share <= float(getattr(recipe.remove, name)) + 1e-9 for name, share in found.items())
 
 
 def _told(path: Sequence[Mapping[str, Any]]) -> Iterator[str]:

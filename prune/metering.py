@@ -91,15 +91,20 @@ def _parameters(model: nn.Module, blocks: Mapping[str, Block]) -> tuple[dict[str
     known: dict[tuple[Any, ...], tuple[float, float]] = {}
     # What a head takes does not depend on how many there are: of blocks alike the fullest is cut.
     for block in sorted(blocks.values(), key=lambda block: -len(block.kept)):
-        alike = _shape(block)
+        alike = shape_of(block)
         if not known.get(alike, (0.0, 0.0))[0]:
             known[alike] = _measured(model, block)
     for name, block in blocks.items():
-        per_head[name], per_group[name] = known[_shape(block)]
+        per_head[name], per_group[name] = known[shape_of(block)]
     return per_head, per_group
 
 
-def _shape(block: Block) -> tuple[Any, ...]:
+def shape_of(block: Block) -> tuple[Any, ...]:
+    """What two blocks have in common whose heads take the same.
+
+    >>> shape_of(Block((Site("0", "attn", "attn.o", 4, 2, 8),)))
+    (4, 2, 8, 'self', '', 1)
+    """
     site = block.sites[0]
     return site.heads, site.kv_heads, site.head_dim, site.kind, site.stack, len(block.sites)
 

@@ -21,10 +21,12 @@ from headwise.prune.checkpoint import load, save
 from headwise.prune.compensation.undo import given_back
 from headwise.prune.deciding import Judge, decide
 from headwise.prune.drift import head_drift
-from headwise.prune.environment import environment, now
+from headwise.prune.environment import environment, now, unchanged
 from headwise.prune.folder import space_told
 from headwise.prune.importance.calibration import Calibration
 from headwise.prune.inspection import run_folder
+from headwise.prune.latency import Latency
+from headwise.prune.latency_use import TABLE, beside_forecast, latency_of, with_table
 from headwise.prune.material import Material, gather
 from headwise.prune.native import native_reason
 from headwise.prune.opening import Opened, open_checkpoint, weights_hash
@@ -94,33 +96,37 @@ def run(
         )  # fmt: skip
         sites = find_sites(opened.model)
         check_against(recipe, sites, opened.model)
+        taken = latency_of(recipe, opened, sites, stages.work / TABLE)
+        latency = None if taken is None else stages.saved(TABLE, lambda table=taken: table, Latency)
         material = gather(recipe.data, recipe.seed)
-        stages.text("recipe.yaml", recipe.resolved_yaml)
+        stages.text("recipe.yaml", with_table(recipe).resolved_yaml)
         made = stages.json("environment.json", lambda: _environment(recipe, opened, material))
-        _unchanged(made, opened, material)
-        done = _carry_out(recipe, opened, material, sites, stages, made)
+        unchanged(made, _environment(recipe, opened, material))
+        done = _carry_out(recipe, opened, material, sites, stages, made, latency)
     return Run(target, *done)
 
 
 def _carry_out(
-    recipe: Recipe, opened: Opened, material: Material, sites: Mapping[str, Site], stages: Stages, made: dict[str, Any]
-) -> tuple[Any, ...]:
+    recipe: Recipe, opened: Opened, material: Material, sites: Mapping[str, Site], stages: Stages, made: dict[str, Any],
+    latency: Latency | None,
+) -> tuple[Any, ...]:  # fmt: skip
     """The stages after everything has been checked; each one's files let an interrupted run skip it."""
     from headwise.prune.report import write
 
     dense, tokenizer = opened.model, opened.tokenizer
-    material, selection = material.parts(recipe.seed) if recipe.reach is not None else (material, None)
+    material, selection = material.parts(recipe.seed) if recipe.searched else (material, None)
     how: dict[str, Any] = {"batch_size": recipe.data.batch_size, "max_length": recipe.data.max_length}
-    evidence = stages.saved(
-        "evidence", lambda: analyze(dense, tokenizer, material.calibration, seed=recipe.seed, **how), Evidence
+    evidence = stages.evidence(
+        lambda sums: analyze(dense, tokenizer, material.calibration, seed=recipe.seed, keep=sums, **how), Evidence
     )
     task = recipe.task or choose_task(dense, tokenizer, material.calibration)
     fitted = task.fit(dense, tokenizer, material.calibration, seed=recipe.seed, **how)
     texts = batches(material.calibration, tokenizer, model=dense, **how)
     calibration = Calibration(dense, sites, texts, task=fitted, evidence=evidence, seed=recipe.seed)
-    judge = None if selection is None else Judge(fitted, selection)
+    tried = None if selection is None else batches(selection, tokenizer, model=dense, **how)
+    judge = None if selection is None else Judge(fitted, selection, tried)
 
-    plan = stages.saved("plan.json", lambda: decide(recipe, calibration, evidence, made, judge), Plan)
+    plan = stages.saved("plan.json", lambda: decide(recipe, calibration, evidence, made, judge, latency), Plan)
     before = fitted.judge(dense, material.evaluation)
     with given_back(dense, sites):
         # Repair changes what is left before the cut, so that gate and cut stay comparable.
@@ -141,7 +147,9 @@ def _carry_out(
     stages.json(
         "drift.json", lambda: head_drift(dense, smaller, tokenizer, material.evaluation, seed=recipe.seed, **how)
     )
-    speed = stages.json("speed.json", lambda: _speed(recipe, dense, smaller))
+    speed = stages.json(
+        "speed.json", lambda: beside_forecast(_speed(recipe, dense, smaller), recipe, plan, dense, smaller)
+    )
     facts = {
         "plan": plan.model_dump(mode="json", by_alias=True), "recipe": recipe.resolved_yaml(),
         "base": opened.name, "figures": figures(accuracy, speed),
@@ -194,23 +202,6 @@ def figures(accuracy: Mapping[str, Any], speed: Mapping[str, Any]) -> list[str]:
 
 def _environment(recipe: Recipe, opened: Opened, material: Material) -> dict[str, Any]:
     return environment(seed=recipe.seed, model=opened.facts, texts=material.facts())
-
-
-def _unchanged(made: Mapping[str, Any], opened: Opened, material: Material) -> None:
-    """Return if model and texts are what they were when the run began; a resumed one could mix two otherwise.
-
-    Raises:
-        BadInput: if either has changed.
-    """
-    then = [made["model"]["hash"], *(made["texts"][part]["hash"] for part in ("calibration", "evaluation"))]
-    now_hashes = [opened.facts["hash"], material.calibration.hash, material.evaluation.hash]
-    names = (f"the model {opened.name}", "the texts of data.calibration", "the texts of data.evaluation")
-    changed = [name for name, one, two in zip(names, then, now_hashes, strict=True) if one != two]
-    if changed:
-        raise BadInput(
-            f"{' and '.join(changed)} changed since the run began; put back what was there, or start afresh "
-            "with --overwrite"
-        )
 
 
 def _proof(

@@ -13,6 +13,8 @@ from headwise.analysis.sites import find_sites
 from headwise.prune.deciding import Judge
 from headwise.prune.environment import environment
 from headwise.prune.importance.calibration import Calibration
+from headwise.prune.latency import Latency
+from headwise.prune.latency_use import latency_of
 from headwise.prune.material import Material, gather
 from headwise.prune.opening import Opened, open_checkpoint
 from headwise.prune.recipe import Recipe, check_against
@@ -30,6 +32,7 @@ class Prepared:
         judge: what candidates of a search are judged by; None if the recipe searches nothing.
         made: environment of the run.
         how: batch size and length.
+        latency: the latency table that decides, if the recipe reaches for a time.
     """
 
     opened: Opened
@@ -38,6 +41,7 @@ class Prepared:
     judge: Judge | None
     made: dict[str, Any]
     how: dict[str, Any]
+    latency: Latency | None = None
 
     @property
     def evidence(self) -> Evidence:
@@ -59,14 +63,16 @@ def prepare(recipe: Recipe, *, device: str | None = None, trust_remote_code: boo
     )  # fmt: skip
     sites = find_sites(opened.model)
     check_against(recipe, sites, opened.model)
+    latency = latency_of(recipe, opened, sites)
     material = gather(recipe.data, recipe.seed)
     made = environment(seed=recipe.seed, model=opened.facts, texts=material.facts())
-    material, selection = material.parts(recipe.seed) if recipe.reach is not None else (material, None)
+    material, selection = material.parts(recipe.seed) if recipe.searched else (material, None)
     how: dict[str, Any] = {"batch_size": recipe.data.batch_size, "max_length": recipe.data.max_length}
     evidence = analyze(opened.model, opened.tokenizer, material.calibration, seed=recipe.seed, **how)
     task = recipe.task or choose_task(opened.model, opened.tokenizer, material.calibration)
     fitted = task.fit(opened.model, opened.tokenizer, material.calibration, seed=recipe.seed, **how)
     texts = batches(material.calibration, opened.tokenizer, model=opened.model, **how)
     calibration = Calibration(opened.model, sites, texts, task=fitted, evidence=evidence, seed=recipe.seed)
-    judge = None if selection is None else Judge(fitted, selection)
-    return Prepared(opened, material, calibration, judge, made, how)
+    tried = None if selection is None else batches(selection, opened.tokenizer, model=opened.model, **how)
+    judge = None if selection is None else Judge(fitted, selection, tried)
+    return Prepared(opened, material, calibration, judge, made, how, latency)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path as FilePath
 from typing import Annotated, Any, Literal
 
@@ -12,17 +12,29 @@ from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, ValidationError
 from ruamel.yaml import YAML
 
 from headwise.analysis.errors import BadInput
-from headwise.analysis.roles import ROLES
 from headwise.analysis.sites import Site
 from headwise.prune.compensation import COMPENSATIONS
 from headwise.prune.importance import SCORES
+from headwise.prune.recipe_contradictions import contradictions
 from headwise.prune.recipe_errors import Mistake, Path, Places, RecipeError, did_you_mean, printable
 from headwise.prune.recipe_explain import explain
 from headwise.prune.recipe_overrides import override
 from headwise.prune.recipe_parts import Checkpoint, Data, Limits, OneOf, Reach, Speed
 from headwise.prune.recipe_text import read
 from headwise.prune.recovery import RECOVERIES
-from headwise.prune.selection import Budget, Keep, Scope, Search, Unit, metered_reach, reachable
+from headwise.prune.selection import (
+    SEARCHES,
+    Budget,
+    Greedy,
+    Keep,
+    Scope,
+    Time,
+    Unit,
+    metered_reach,
+    reachable,
+    timed_reach,
+)
+from headwise.prune.selection.meters import Table
 from headwise.prune.shipped import recipe_text
 from headwise.prune.tasks import TASKS
 
@@ -60,8 +72,8 @@ class Recipe(BaseModel):
         "group",
         description="grouped queries: whole key/value groups, as many heads of every group, or any heads",
     )
-    search: Search = Field(
-        "greedy", description="`exchange` swaps heads that go for heads that stay while the cost of all together falls"
+    search: Annotated[Any, OneOf(SEARCHES)] = Field(
+        Greedy(), description="how the heads that go are looked for, beyond taking the cheapest next one"
     )
     keep: Keep = Field(Keep(minimum_per_site=1), description="what stays whatever the scores say")
     compensate: Annotated[Any, OneOf(COMPENSATIONS)] = Field(
@@ -119,10 +131,10 @@ class Recipe(BaseModel):
         except ValidationError as errors:
             mistakes += [m for m in explain(cls, errors, source.data, source.places) if m.path not in source.lost]
             told = {m.path for m in mistakes}
-            mistakes += [m for m in _contradictions(source.data, source.places.of) if m.path not in told]
+            mistakes += [m for m in contradictions(source.data, source.places.of) if m.path not in told]
             raise RecipeError(_in_order(mistakes), source.places.where) from None
         recipe._places = source.places
-        mistakes += _contradictions(source.data, source.places.of)
+        mistakes += contradictions(source.data, source.places.of)
         if mistakes:
             raise RecipeError(_in_order(mistakes), source.places.where)
         return recipe
@@ -142,6 +154,39 @@ class Recipe(BaseModel):
         stream = io.StringIO()
         yaml.dump(_written(self), stream)
         return stream.getvalue()
+
+    def beside(self, field: Path, name: str) -> FilePath:
+        """The file that a field names: beside the recipe's file, or where the command was given.
+
+        >>> Recipe.load("quickstart").beside(("reach", "table"), "latency.json").name
+        'latency.json'
+        """
+        file = FilePath(self._places.where)
+        own = file.is_file() and not self._places.of(field).startswith("--set")
+        return file.parent / name if own else FilePath(name)
+
+    @property
+    def searched(self) -> bool:
+        """Whether candidates are judged before the plan is made, on texts that calibration then has to spare.
+
+        >>> Recipe.load("quickstart").searched
+        False
+        """
+        tried = self.search.kind == "counts" and self.search.evaluations > 0
+        return tried or (self.reach is not None and self.reach.drop is not None)
+
+    @property
+    def time(self) -> Time | None:
+        """The time to reach, its setting filled in, if there is one.
+
+        >>> Recipe.load("quickstart", ["reach={milliseconds: 12}"]).time.where
+        'batch 8 x 128 tokens'
+        """
+        if self.reach is None or self.reach.milliseconds is None:
+            return None
+        batch, length = self.reach.batch or max(self.speed.batches), self.reach.length or max(self.speed.lengths)
+        bound = None if self.remove.fraction == 1.0 else self.remove
+        return Time(milliseconds=self.reach.milliseconds, batch=batch, length=length, at_most=bound)
 
     @classmethod
     def schema_json(cls, **options: Any) -> str:
@@ -169,13 +214,14 @@ def _written(value: Any) -> Any:
     return value
 
 
-def check_against(recipe: Recipe, sites: Mapping[str, Site], model: Any = None) -> None:
+def check_against(recipe: Recipe, sites: Mapping[str, Site], model: Any = None, table: Table | None = None) -> None:
     r"""Return if the recipe fits a model's sites; otherwise tell every mistake, before any weight changes.
 
     Args:
         recipe: a recipe.
         sites: what `find_sites(model)` found.
         model: the model itself; without it only budgets that are counted in heads are checked.
+        table: its latency table; without it a time is not checked.
 
     Raises:
         RecipeError: a site, head or layer that the model does not have, or a budget that cannot be met.
@@ -189,44 +235,11 @@ def check_against(recipe: Recipe, sites: Mapping[str, Site], model: Any = None) 
     """
     places = recipe._places
     said = recipe.model_dump(mode="json", by_alias=True)
-    mistakes = [*_contradictions(said, places.of), *_misfits(recipe, sites)] or [*_out_of_reach(recipe, sites, model)]
+    mistakes = [*contradictions(said, places.of), *_misfits(recipe, sites)] or [
+        *_out_of_reach(recipe, sites, model, table)
+    ]
     if mistakes:
         raise RecipeError(_in_order(mistakes), places.where)
-
-
-def _contradictions(said: Mapping[str, Any], of: Callable[[Path], str]) -> Iterator[Mistake]:
-    """What single fields cannot see, and what needs no model; reads what was written, right or not."""
-    data, keep = _block(said, "data"), _block(said, "keep")
-    calibration, evaluation = _block(data, "calibration"), _block(data, "evaluation")
-    if evaluation and _origin(calibration) == _origin(evaluation):
-        path: Path = ("data", "evaluation")
-        problem = "the same texts as data.calibration; name another source or split, or leave it out"
-        yield Mistake(path, problem, place=of(path))
-    for role in _block(keep, "roles"):
-        if role not in ROLES:
-            path = ("keep", "roles", role)
-            yield Mistake(path, f"unknown role{did_you_mean(str(role), ROLES)}", tuple(ROLES), of(path))
-    for site, items in _block(keep, "heads").items():
-        path = ("keep", "heads", site)
-        if not isinstance(items, Sequence) or isinstance(items, str):
-            continue  # told as a wrong type
-        told = [str(item) for item in items]
-        twice = sorted({item for item in told if told.count(item) > 1})
-        if not told:
-            yield Mistake(path, "an empty list says nothing; leave the site out", place=of(path))
-        elif twice:
-            yield Mistake(path, f"head {', '.join(twice)} more than once; name each once", place=of(path))
-
-
-def _block(said: Mapping[str, Any], name: str) -> Mapping[str, Any]:
-    found = said.get(name)
-    return found if isinstance(found, Mapping) else {}
-
-
-def _origin(texts: Mapping[str, Any]) -> tuple[str, str]:
-    """Source with configuration, and split, of texts as written."""
-    source, config = texts.get("source", "embedded"), texts.get("config")
-    return (f"{source}:{config}" if config else str(source)), str(texts.get("split"))
 
 
 def _misfits(recipe: Recipe, sites: Mapping[str, Site]) -> Iterator[Mistake]:
@@ -259,7 +272,9 @@ def _misfits(recipe: Recipe, sites: Mapping[str, Site]) -> Iterator[Mistake]:
         yield Mistake(path, problem, place=of(path))
 
 
-def _out_of_reach(recipe: Recipe, sites: Mapping[str, Site], model: Any) -> Iterator[Mistake]:
+def _out_of_reach(recipe: Recipe, sites: Mapping[str, Site], model: Any, table: Table | None) -> Iterator[Mistake]:
+    if recipe.time is not None:
+        yield from _too_fast(recipe, recipe.time, sites, table)
     if recipe.reach is not None or (recipe.remove.metered and model is None):
         return
     try:
@@ -273,6 +288,18 @@ def _out_of_reach(recipe: Recipe, sites: Mapping[str, Site], model: Any) -> Iter
     except BadInput as error:
         path = ("remove",)
         yield Mistake(path, str(error).removeprefix("remove: "), place=recipe._places.of(path))
+
+
+def _too_fast(recipe: Recipe, time: Time, sites: Mapping[str, Site], table: Table | None) -> Iterator[Mistake]:
+    of = recipe._places.of
+    if recipe.unit == "head" and any(site.kv_heads < site.heads for site in sites.values()):
+        problem = "a time cannot be reached with unit head where queries are grouped; use unit group or even"
+        yield Mistake(("unit",), problem, place=of(("unit",)))
+    elif table is not None:
+        try:
+            timed_reach(sites, time, table, recipe.scope, recipe.keep, recipe.unit)
+        except BadInput as error:
+            yield Mistake(("reach",), str(error).removeprefix("reach: "), place=of(("reach", "milliseconds")))
 
 
 def _in_order(mistakes: Sequence[Mistake]) -> list[Mistake]:

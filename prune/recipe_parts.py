@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Mapping
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, GetCoreSchemaHandler
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, GetCoreSchemaHandler, model_validator
 from pydantic_core import PydanticCustomError, core_schema
 
 if TYPE_CHECKING:
@@ -158,6 +158,26 @@ class Limits(Part):
 class Reach(Part):
     """What the result must be, instead of how much goes."""
 
-    drop: Annotated[float, Field(ge=0)] = Field(
-        description="remove as much as surely stays below this drop, judged on a fifth of the calibration texts"
+    drop: Annotated[float, Field(ge=0)] | None = Field(
+        default=None,
+        description="remove as much as surely stays below this drop, judged on a fifth of the calibration texts",
     )
+    milliseconds: Annotated[float, Field(gt=0, le=1e9)] | None = Field(
+        default=None,
+        description="remove as little as brings a forward pass under this time, by a table of this machine",
+    )
+    batch: Count | None = Field(default=None, description="texts of that pass; the most that `speed` names if left out")
+    length: Count | None = Field(default=None, description="tokens a text; the most that `speed` names if left out")
+    table: Name | None = Field(
+        default=None, description="latency.json of an earlier run, beside the recipe, instead of measuring"
+    )
+
+    @model_validator(mode="after")
+    def _one_result(self) -> Reach:
+        given = [name for name in ("drop", "milliseconds") if getattr(self, name) is not None]
+        if len(given) != 1:
+            raise ValueError(f"give exactly one of drop, milliseconds (got {', '.join(given) or 'none'})")
+        idle = [name for name in ("batch", "length", "table") if getattr(self, name) is not None]
+        if self.milliseconds is None and idle:
+            raise ValueError(f"{', '.join(idle)} belong to milliseconds; leave them out")
+        return self

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gc
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -60,26 +60,55 @@ def measure(
     >>> len(measure(nothing, nothing, nothing, 2, None, np.random.default_rng(0)).dense)
     2
     """
+    times, calls, stable = interleaved(
+        {"dense": dense, "cut": cut, "again": dense}, sync, rounds, seconds, generator, clock
+    )
+    return Times(times["dense"], times["cut"], times["again"], {n: calls[n] for n in ("dense", "cut")}, stable)
+
+
+def interleaved(
+    work: Mapping[str, Call],
+    sync: Call,
+    rounds: int,
+    seconds: float | int | None,
+    generator: np.random.Generator,
+    clock: Clock = time.perf_counter,
+) -> tuple[dict[str, np.ndarray], dict[str, int], bool]:
+    """Seconds a call of everything in every round, calls in a block, and whether warm times stood still.
+
+    Args:
+        work: does one thing each, once; the same thing under two names is warmed up once.
+        sync: waits until the device is idle; see `synchroniser`.
+        rounds: of a block of calls each, in random order.
+        seconds: the most that this may take, roughly; at least six rounds are done.
+        generator: of the order.
+        clock: tells the time in seconds.
+
+    >>> times, calls, _ = interleaved({"a": lambda: None}, lambda: None, 2, None, np.random.default_rng(0))
+    >>> len(times["a"]), calls["a"] > 1
+    (2, True)
+    """
     began = clock()
-    models = {"dense": dense, "cut": cut, "again": dense}
-    warm = {name: _warm_up(models[name], sync, clock, seconds) for name in ("dense", "cut")}
-    calls = {name: max(1, int(np.ceil(_BLOCK_SECONDS / max(t, 1e-9)))) for name, (t, _) in warm.items()}
-    calls["again"] = calls["dense"]
-    times: dict[str, list[float]] = {name: [] for name in models}
+    different = {id(call): call for call in work.values()}
+    # Warming up takes a fifth of the time at most, whatever there is to warm up.
+    share = None if seconds is None else 2 * seconds / len(different)
+    warm = {key: _warm_up(call, sync, clock, share) for key, call in different.items()}
+    calls = {
+        name: max(1, int(np.ceil(_BLOCK_SECONDS / max(warm[id(call)][0], 1e-9)))) for name, call in work.items()
+    }
+    times: dict[str, list[float]] = {name: [] for name in work}
     collecting = gc.isenabled()
     gc.disable()
     try:
         for done in range(max(1, rounds)):
             if seconds is not None and done >= _FEWEST_ROUNDS and clock() - began >= seconds:
                 break
-            for name in generator.permutation(list(models)).tolist():
-                times[name].append(_block(models[name], calls[name], sync, clock))
+            for name in generator.permutation(list(work)).tolist():
+                times[name].append(_block(work[name], calls[name], sync, clock))
     finally:
         if collecting:
             gc.enable()
-    stable = all(still for _, still in warm.values())
-    dense_s, cut_s, again_s = (np.array(times[name]) for name in models)
-    return Times(dense_s, cut_s, again_s, {name: calls[name] for name in ("dense", "cut")}, stable)
+    return {n: np.array(t) for n, t in times.items()}, calls, all(still for _, still in warm.values())
 
 
 def _warm_up(call: Call, sync: Call, clock: Clock, seconds: float | int | None) -> tuple[float, bool]:

@@ -9,6 +9,7 @@ import typer
 from headwise.prune.cli.app import app
 from headwise.prune.compensation import COMPENSATIONS
 from headwise.prune.importance import SCORES
+from headwise.prune.selection import SEARCHES
 from headwise.prune.selection.budget import AMOUNTS
 from headwise.prune.tasks import TASKS
 
@@ -16,7 +17,7 @@ README = (Path(__file__).parent.parent / "README.md").read_text(encoding="utf-8"
 
 
 @pytest.mark.parametrize(
-    "table", [SCORES, COMPENSATIONS, TASKS, AMOUNTS], ids=["score", "compensate", "task", "remove"]
+    "table", [SCORES, COMPENSATIONS, TASKS, AMOUNTS, SEARCHES], ids=["score", "compensate", "task", "remove", "search"]
 )
 def test_every_kind_is_named(table):
     assert [kind for kind in table if f"`{kind}`" not in README] == []

@@ -40,10 +40,12 @@ def plan(
         if output.exists() and not overwrite:
             raise BadInput(f"{output} exists and is left as it is; choose another --output, or say --overwrite")
         ready = prepare(loaded, device=device, trust_remote_code=trust_remote_code)
-        made = decide(loaded, ready.calibration, ready.evidence, ready.made, ready.judge)
+        made = decide(loaded, ready.calibration, ready.evidence, ready.made, ready.judge, ready.latency)
         with told(output):
             output.parent.mkdir(parents=True, exist_ok=True)
             made.save(output)
+            if ready.latency is not None:
+                ready.latency.save(output.with_name(f"{output.stem}.latency.json"))
         if as_json:
             put_json(json.loads(output.read_text(encoding="utf-8")))
         elif not quiet:

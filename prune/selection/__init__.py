@@ -9,14 +9,20 @@ from headwise.prune.selection.metered import metered_reach
 from headwise.prune.selection.meters import Meter
 from headwise.prune.selection.path import Path, walk
 from headwise.prune.selection.reach import reachable, rooms_of
-from headwise.prune.selection.select import Search, Selection, select
+from headwise.prune.selection.searches import SEARCHES, Counts, Exchange, Greedy, Search
+from headwise.prune.selection.select import Selection, select
+from headwise.prune.selection.timed import Time, timed_reach
 
 __all__ = [
+    "SEARCHES",
     "AdditiveCosts",
     "Block",
     "BlockCost",
     "Budget",
     "Costs",
+    "Counts",
+    "Exchange",
+    "Greedy",
     "Keep",
     "Meter",
     "Path",
@@ -25,6 +31,7 @@ __all__ = [
     "Search",
     "Selection",
     "Step",
+    "Time",
     "Unit",
     "blocks_of",
     "greedy",
@@ -32,5 +39,6 @@ __all__ = [
     "reachable",
     "rooms_of",
     "select",
+    "timed_reach",
     "walk",
 ]

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 
 from headwise.prune.selection.blocks import Room
 from headwise.prune.selection.costs import BlockCost, Costs
-from headwise.prune.selection.greedy import Step, greedy
+from headwise.prune.selection.greedy import Step, cheapest, greedy
+from headwise.prune.selection.meters import Meter, freed
 
 #: Swaps that lower the cost by less than this part of it are rounding.
 _LEAST = 1e-9
@@ -28,12 +29,14 @@ def exchanged(
     *,
     between: bool = True,
     swaps: int = 1000,
+    meter: Meter | None = None,
 ) -> list[Step]:
     """A cheaper removal of as many heads, reached from a greedy one by the best swap again and again.
 
     A swap takes one removed unit back and removes another of the same size, in the same block or, with `between`,
-    in any. Costs are those of whole sets, so what units do to each other counts. Ends where no swap helps: no worse
-    than greedy, and as good as any neighbour.
+    in any. Of units that take one head of every group, one of these heads is swapped for another of its group. Costs
+    are those of whole sets, so what units do to each other counts. Ends where no swap helps: no worse than greedy,
+    and as good as any neighbour.
 
     Args:
         rooms: what may go from each block, nothing taken yet; they are left as the result leaves them.
@@ -41,6 +44,8 @@ def exchanged(
         steps: the greedy removals.
         between: whether blocks may lose more or fewer heads than greedy took.
         swaps: the most that are made.
+        meter: what the budget is counted in, if not in heads: a swap between blocks has to free as much as it takes
+            back.
 
     Returns:
         The removals, in the order that greedy would take them.
@@ -61,12 +66,12 @@ def exchanged(
         gone[step.block].append(step.heads)
     for _ in range(swaps):
         total = sum(_cost(rooms[name], costs, units)[0] for name, units in gone.items())
-        best = max(_swaps(rooms, costs, gone, between), key=lambda swap: swap.gain, default=None)
+        best = max(_swaps(rooms, costs, gone, between, meter), key=lambda swap: swap.gain, default=None)
         if best is None or best.gain <= _LEAST * max(abs(total), 1e-300):
             break
         gone[best.back[0]].remove(best.back[1])
         gone[best.out[0]].append(best.out[1])
-    return _in_order(rooms, costs, gone)
+    return in_order(rooms, costs, gone)
 
 
 def _cost(room: Room, costs: Costs, units: list[tuple[int, ...]]) -> tuple[float, BlockCost]:
@@ -86,36 +91,78 @@ def _room(room: Room, units: list[tuple[int, ...]]) -> Room:
 
 
 def _swaps(
-    rooms: Mapping[str, Room], costs: Costs, gone: Mapping[str, list[tuple[int, ...]]], between: bool
+    rooms: Mapping[str, Room],
+    costs: Costs,
+    gone: Mapping[str, list[tuple[int, ...]]],
+    between: bool,
+    meter: Meter | None,
 ) -> Iterator[_Swap]:
-    """Every swap and what it saves; units of grouped queries that go one a group are not swapped."""
-    able = {name: room for name, room in rooms.items() if room.unit != "even" or room.block.sites[0].kv_heads == 1}
-    now = {name: _cost(room, costs, gone[name])[0] for name, room in able.items()}
-    outs = {name: list(_outs(room, costs, gone[name])) for name, room in able.items()} if between else {}
-    for name, room in able.items():
+    """Every swap and what it saves."""
+    now = {name: _cost(room, costs, gone[name])[0] for name, room in rooms.items()}
+    outs = {name: list(_outs(room, costs, gone[name])) for name, room in rooms.items()} if between else {}
+    for name, room in rooms.items():
         for unit in gone[name]:
             rest = [other for other in gone[name] if other != unit]
-            without = _cost(room, costs, rest)[0]
-            size = len(unit) * len(room.block.sites)
-            for other, price in _outs(room, costs, rest):
-                if other != unit and len(other) == len(unit):
-                    yield _Swap(now[name] - without - price, (name, unit), (name, other))
-            for elsewhere, offers in outs.items():
-                for other, price in offers if elsewhere != name else ():
-                    if len(other) * len(rooms[elsewhere].block.sites) == size:
+            without, state = _cost(room, costs, rest)
+            offers = _twins(room, unit, rest) if _even(room) else _room(room, rest).pieces()
+            offers = [other for other in offers if other != unit and len(other) == len(unit)]
+            if offers:
+                for other, price in zip(offers, state.costs(offers), strict=True):
+                    yield _Swap(now[name] - without - float(price), (name, unit), (name, other))
+            back = _frees(room, rest, unit, meter)
+            for elsewhere, found in outs.items():
+                for other, price in found if elsewhere != name else ():
+                    if abs(_frees(rooms[elsewhere], gone[elsewhere], other, meter) - back) <= 1e-9 * max(back, 1.0):
                         yield _Swap(now[name] - without - price, (name, unit), (elsewhere, other))
+
+
+def _even(room: Room) -> bool:
+    return room.unit == "even" and room.block.sites[0].kv_heads > 1
+
+
+def _frees(room: Room, units: list[tuple[int, ...]], unit: tuple[int, ...], meter: Meter | None) -> float:
+    """What a unit frees that goes after others, by the meter or in heads."""
+    if meter is None:
+        return float(len(unit) * len(room.block.sites))
+    return freed(meter, room.block, _room(room, units).left, unit)
+
+
+def _twins(room: Room, unit: tuple[int, ...], rest: list[tuple[int, ...]]) -> list[tuple[int, ...]]:
+    """The unit with one of its heads replaced by another of the same group."""
+    group = room.block.sites[0].group
+    return [
+        tuple(sorted({*unit, head} - {mine}))
+        for mine in unit
+        for head in _room(room, rest).left
+        if head not in unit and head not in room.protected and group(head) == group(mine)
+    ]
 
 
 def _outs(room: Room, costs: Costs, units: list[tuple[int, ...]]) -> Iterator[tuple[tuple[int, ...], float]]:
     """What could go next from a block, and what it would add."""
+    if _even(room):
+        best = cheapest(_room(room, units), _cost(room, costs, units)[1])
+        if best is not None:
+            yield best.heads, best.cost
+        return
     pieces = _room(room, units).pieces()
     if pieces:
         prices = _cost(room, costs, units)[1].costs(pieces)
         yield from ((piece, float(price)) for piece, price in zip(pieces, prices, strict=True))
 
 
-def _in_order(rooms: Mapping[str, Room], costs: Costs, gone: Mapping[str, list[tuple[int, ...]]]) -> list[Step]:
-    """The removal of exactly these units, as greedy would order it."""
+def in_order(rooms: Mapping[str, Room], costs: Costs, gone: Mapping[str, list[tuple[int, ...]]]) -> list[Step]:
+    """The removal of exactly these units, as greedy would order it; `rooms` are left as they are then.
+
+    >>> import numpy as np
+    >>> from headwise.analysis.sites import Site
+    >>> from headwise.prune.selection.blocks import Block
+    >>> from headwise.prune.selection.costs import AdditiveCosts
+    >>> rooms = {"0": Room(Block((Site("0", "attn", "attn.o", 3, 3, 8, kept=(0, 1, 2)),)), (), 1, "head")}
+    >>> costs = AdditiveCosts({"0": np.array([3.0, 1.0, 2.0])})
+    >>> [step.heads for step in in_order(rooms, costs, {"0": [(0,), (1,)]})]
+    [(1,), (0,)]
+    """
     only = {}
     for name, room in rooms.items():
         chosen = {head for unit in gone[name] for head in unit}

@@ -110,15 +110,23 @@ def _walk(rooms: Mapping[str, Room], budget: int, scope: Scope) -> dict[str, int
     return taken
 
 
-def _levels(room: Room) -> list[int]:
-    """The numbers of heads, of one call, that a block can have lost."""
-    calls = len(room.block.sites)
-    levels = [room.block.gone // calls]
+def walked(room: Room) -> list[tuple[int, ...]]:
+    """What is left of a block, step by step, when all goes that may, whatever it costs.
+
+    >>> walked(Room(Block((Site("0", "attn", "attn.o", 4, 2, 8, kept=(0, 1, 2, 3)),)), (), 1, "group"))
+    [(0, 1, 2, 3), (2, 3)]
+    """
+    left = [room.left]
     alone = {room.block.name: copy.copy(room)}
     free = AdditiveCosts({site.name: np.zeros(site.heads) for site in room.block.sites})
-    for step in greedy(alone, free, room.block.heads * calls):
-        levels.append(levels[-1] + step.size // calls)
-    return levels
+    for step in greedy(alone, free, room.block.heads * len(room.block.sites)):
+        left.append(tuple(head for head in left[-1] if head not in step.heads))
+    return left
+
+
+def _levels(room: Room) -> list[int]:
+    """The numbers of heads, of one call, that a block can have lost."""
+    return [room.block.heads - len(left) for left in walked(room)]
 
 
 def common_levels(rooms: Mapping[str, Room]) -> Sequence[int]:

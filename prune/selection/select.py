@@ -5,21 +5,22 @@ from __future__ import annotations
 import copy
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 from headwise.analysis.errors import BadInput
 from headwise.analysis.sites import Site
 from headwise.prune.selection.blocks import Room, Unit
 from headwise.prune.selection.budget import Budget
 from headwise.prune.selection.costs import BlockCost, Costs
-from headwise.prune.selection.exchange import exchanged
+from headwise.prune.selection.curves import cheapest_counts, curve_of, steps_of
+from headwise.prune.selection.exchange import exchanged, in_order
 from headwise.prune.selection.greedy import Scope, Step, cheapest, greedy
 from headwise.prune.selection.keep import Keep
 from headwise.prune.selection.metered import metered_quota, metered_reach
-from headwise.prune.selection.meters import Meter
+from headwise.prune.selection.meters import Meter, Table
 from headwise.prune.selection.reach import quota_of, reachable, rooms_of
-
-Search = Literal["greedy", "exchange"]
+from headwise.prune.selection.searches import Counts, Exchange, Greedy, Search
+from headwise.prune.selection.timed import Time, cap_of, timed, timed_reach
 
 
 @dataclass(frozen=True)
@@ -49,7 +50,7 @@ class Selection:
 def select(
     sites: Mapping[str, Site],
     costs: Costs,
-    budget: Budget,
+    budget: Budget | Time,
     *,
     scope: Scope = "model",
     keep: Keep | None = None,
@@ -58,22 +59,23 @@ def select(
     score: str = "score",
     notes: Mapping[str, Mapping[int, str]] | None = None,
     meter: Meter | None = None,
-    search: Search = "greedy",
+    search: Search | None = None,
 ) -> Selection:
     """Choose the heads that go.
 
     Args:
         sites: sites of the model, dense or cut.
         costs: what a removal costs; `AdditiveCosts(scores)` for plain scores.
-        budget: how much of the original model is to be gone.
+        budget: how much of the original model is to be gone, or how long it may take in the end.
         scope: over the whole model, levelled over sites, or the same number in every site.
         keep: heads, layers, roles and a minimum that stay.
         unit: what goes in one piece where queries are grouped.
         evidence: an `Evidence`; needed by keep-rules about roles.
         score: name of the score, for the reasons.
         notes: what the score has to say about single heads, for the reasons.
-        meter: what the budget is counted in, if not in heads.
-        search: `exchange` improves the greedy removal by swaps, for scope `model` between blocks, too.
+        meter: what the budget is counted in, if not in heads; a `Table` for a time.
+        search: what improves the greedy removal: `Exchange` by swaps, for scope `model` between blocks, too;
+            `Counts` by other numbers of heads per block, for scope `model` (nothing is tried on the model here).
 
     Raises:
         BadInput: the budget cannot be met, or a keep-rule does not fit.
@@ -87,20 +89,41 @@ def select(
     keep = keep or Keep()
     if keep.roles and evidence is None:
         raise BadInput(f"keep.roles names {', '.join(keep.roles)}, but there is no evidence about roles: analyse first")
+    search = search or Greedy()
     rooms = rooms_of(sites, keep, unit, evidence)
-    if budget.metered:
+    amount: float | int
+    if isinstance(budget, Time):
+        if not isinstance(meter, Table):
+            raise BadInput("reach: a time has to be measured on a model; give heads or fraction without one")
+        amount = timed_reach(sites, budget, meter, scope, keep, unit, evidence)
+        steps = timed(rooms, costs, amount, scope, meter, cap_of(budget, sites, rooms))
+    elif budget.metered:
         amount = metered_reach(sites, budget, meter, scope, keep, unit, evidence)
         quota = metered_quota(rooms, meter, amount) if meter is not None and scope == "uniform" else None
         steps = greedy(rooms, costs, amount, scope, quota, meter)
     else:
         total = reachable(sites, budget, scope, keep, unit, evidence)
-        gone = sum(room.block.gone for room in rooms.values())
-        quota = quota_of(rooms, total, scope) if scope == "uniform" else None
-        steps = greedy(rooms, costs, max(total - gone, 0), scope, quota)
-    if search == "exchange":
+        amount = max(total - sum(room.block.gone for room in rooms.values()), 0)
+        steps = greedy(rooms, costs, amount, scope, quota_of(rooms, total, scope) if scope == "uniform" else None)
+    if isinstance(search, Exchange):
         rooms = rooms_of(sites, keep, unit, evidence)
-        steps = exchanged(rooms, costs, steps, between=scope == "model" and not budget.metered)
+        steps = exchanged(rooms, costs, steps, between=scope == "model", swaps=search.swaps, meter=meter)
+    elif isinstance(search, Counts) and scope == "model" and not isinstance(budget, Time):
+        rooms = rooms_of(sites, keep, unit, evidence)
+        steps = _by_counts(rooms, costs, steps, amount, meter)
     return told(sites, rooms, costs, steps, keep.protected(sites, evidence), score, notes or {})
+
+
+def _by_counts(
+    rooms: Mapping[str, Room], costs: Costs, steps: list[Step], amount: float | int, meter: Meter | None
+) -> list[Step]:
+    """The numbers of heads that cost least of all that free no less than greedy and no more than the budget."""
+    curves = {name: curve_of(room, costs, meter) for name, room in rooms.items()}
+    taken = {name: sum(step.block == name for step in steps) for name in rooms}
+    least = sum(float(curve.frees[taken[name]]) for name, curve in curves.items())
+    found = cheapest_counts(list(curves.values()), least, amount)
+    counts = taken if found is None else dict(zip(curves, found, strict=True))
+    return in_order(rooms, costs, steps_of(curves, counts))
 
 
 def told(

@@ -9,7 +9,7 @@ from pydantic import ValidationError
 
 from headwise.analysis.errors import BadInput
 from headwise.analysis.sites import Site, heads_of
-from headwise.prune.selection import AdditiveCosts, Budget, Keep, reachable, select
+from headwise.prune.selection import AdditiveCosts, Budget, Exchange, Keep, reachable, select
 from headwise.prune.selection.blocks import blocks_of
 
 
@@ -284,7 +284,7 @@ def test_exchange_is_never_dearer_and_no_single_swap_improves_it(seed, count, sc
     costs = quadratic(sites, seed)
     how = {"scope": scope, "keep": keep}
     plain = select(sites, costs, Budget(heads=count), **how)
-    found = select(sites, costs, Budget(heads=count), search="exchange", **how)
+    found = select(sites, costs, Budget(heads=count), search=Exchange(), **how)
     assert lost(found) == lost(plain)
     assert costs.of(found.remove) <= costs.of(plain.remove) + 1e-9
     assert found.cost == pytest.approx(costs.of(found.remove), abs=1e-9)
@@ -306,4 +306,4 @@ def test_exchange_finds_the_pair_that_greedy_cannot_see():
     costs = Quadratic({"0": form})
     assert select(sites, costs, Budget(heads=2)).remove == {"0": [0, 1]}
     # One swap at a time must pass by a pair that costs less than 3: 0 goes back, 2 goes out.
-    assert select(sites, costs, Budget(heads=2), search="exchange").remove == {"0": [1, 2]}
+    assert select(sites, costs, Budget(heads=2), search=Exchange()).remove == {"0": [1, 2]}
