@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -36,6 +37,7 @@ class View:
         statistics: by name, on this text.
         roles: by name: share of attention on the role's tokens and what chance would put there, on this text.
         cut: tokens beyond the model's limit were left out.
+        glued: which words follow the one before without a blank.
     """
 
     site: str
@@ -45,6 +47,7 @@ class View:
     statistics: dict[str, float]
     roles: dict[str, tuple[float, float]]
     cut: bool
+    glued: tuple[bool, ...] = ()
 
 
 def parse_head(label: str, sites: Mapping[str, Site]) -> tuple[str, int]:
@@ -94,11 +97,14 @@ def look_at(model: nn.Module, tokenizer: Any, text: str, label: str, *, max_leng
     at = [name for name, _ in heads_of(one)].index(site) + head
     units = word_units(tokens.words[0].cpu(), tokens.valid[0].cpu())
     maps = word_map(kept.seen.map[0, sites[site].kept.index(head)].cpu(), units)
-    names = [""] * len(maps)
+    names, spans = [""] * len(maps), [(-1, -2)] * len(maps)
     for t, unit in enumerate(units.tolist()):
         if unit >= 0:
             word, (start, end) = int(tokens.words[0, t]), tokens.offsets[0, t].tolist()
             names[unit] += text[start:end] if word >= 0 else tokenizer.convert_ids_to_tokens(int(tokens.ids[0, t]))
+            if word >= 0:
+                spans[unit] = (spans[unit][0] if spans[unit][0] >= 0 else start, end)
+    glued = (False, *(before[1] == after[0] for before, after in itertools.pairwise(spans)))
     measured, found = statistics.result(), masses.result()
     roles = {name: (found[f"roles/{name}/score"][at], found[f"roles/{name}/chance"][at]) for name in masses.roles}
     return View(
@@ -109,6 +115,7 @@ def look_at(model: nn.Module, tokenizer: Any, text: str, label: str, *, max_leng
         {name: float(measured[f"statistics/{name}"][at]) for name in STATISTICS},
         {name: (float(score), float(chance)) for name, (score, chance) in roles.items()},
         data.truncated > 0,
+        glued,
     )
 
 

@@ -178,7 +178,7 @@ def test_a_model_without_a_language_head_is_held_to_its_own_task():
     filler = bert_of()
     texts = repeated_sequences(40, count=4)
     found = intervene(
-        filler, Gaps(), evidence_of(filler, [("0", 3)], "punctuation"), texts, roles=["punctuation"], own=own
+        filler, Gaps(), evidence_of(filler, [("0", 3)], "punctuation"), texts, roles=["punctuation"], own=own, draws=19
     )
     assert (found["punctuation"]["probe"], found["punctuation"]["count"]) == ("language", 4)
 
@@ -219,7 +219,7 @@ def test_a_model_that_fills_gaps_is_probed_by_gaps():
     assert gap_loss(model, again, 40, lambda tokens: tokens.ids < 0) == 0
 
 
-@pytest.mark.parametrize("role", ["coreference", "previous", "separator"])
+@pytest.mark.parametrize("role", ["coreference", "separator"])
 def test_every_probe_runs_on_a_model_that_fills_gaps(role):
     model = bert_of()
     texts, pairs = repeated_sequences(40, count=2), [Pair("she ran", "he ran")]

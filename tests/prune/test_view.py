@@ -1,5 +1,6 @@
 """The page of one head, and what `headwise analyze` was asked to look for."""
 
+import html
 import json
 import re
 
@@ -11,7 +12,7 @@ from transformers import GPT2Config, GPT2LMHeadModel, PreTrainedTokenizerFast
 
 from headwise.analysis.errors import BadInput
 from headwise.analysis.evidence import Evidence
-from headwise.analysis.view import look_at, parse_head
+from headwise.analysis.view import View, look_at, parse_head
 from headwise.prune.cli import main
 from headwise.prune.cli.analyze import _bytes
 from headwise.prune.view_page import view_page
@@ -56,6 +57,7 @@ def test_the_map_is_the_models(opened):
         ]
     np.testing.assert_allclose(seen.map, wanted, atol=1e-6)
     assert seen.words == ("the", "dog", "saw", "<b>", ".")
+    assert seen.glued == (False,) * 5
     assert seen.roles["previous"][1] == pytest.approx(np.mean([1 / 2, 1 / 3, 1 / 4, 1 / 5]))
     assert not seen.cut
 
@@ -76,6 +78,39 @@ def test_the_page_holds_the_map_and_escapes_the_text(opened):
     held = json.loads(re.search(r'id="map">(.*?)</script>', page, re.DOTALL)[1])
     assert np.allclose(np.sum(held, axis=1), 1, atol=3e-3)
     assert "on this text alone" in page
+    # Roles that the text has nothing for are named once, and the largest share over chance stands first.
+    assert re.search(r"Not applicable here: [^<]*\bnumber\b", page)
+    over = [float(cell) for cell in re.findall(r'<td class="n">([+-]\d\.\d+)</td>', page)]
+    assert len(over) > 3
+    assert over == sorted(over, reverse=True)
+
+
+def test_words_stand_as_in_the_text_and_the_most_telling_one_is_shown(folder):
+    view = View("0", 1, ("[CLS]", "Ann", "'", "s", "dog"), np.eye(5), {}, {}, False, (False, False, True, True, False))
+    view.map[3] = [0.5, 0, 0, 0.1, 0.4]
+    view.map[2] = [0.9, 0.1, 0, 0, 0]
+    page = view_page(view, "m")
+    shown = re.search(r'id="words">(.*?)</p>', page, re.DOTALL)[1]
+    assert html.unescape(re.sub("<[^>]*>", "", shown)).strip() == "[CLS] Ann's dog"
+    assert "choose(3)" in page
+
+
+def test_a_page_with_a_run_tells_what_was_tested(folder):
+    view = View("0", 1, ("a", "b"), np.eye(2), {}, {}, False)
+    parts = {"score": 0.5, "chance": 0.1, "excess": 0.4, "low": 0.31, "high": 0.52, "assigned": True}
+    arrays = {f"roles/bond/{part}": np.array([0, value]) for part, value in parts.items()}
+    arrays |= {"statistics/entropy": np.array([1.0, 1e-9]), "roles/primary": np.array([-1, 0])}
+    says = "Causal: without 0.1 the loss rises."
+    tested = {"bond": {"heads": ["0.1"], "says": says}, "self": {"heads": ["0.0"], "says": "of head 0.0"}}
+    page = view_page(
+        view, "m", Evidence([("0", 0), ("0", 1)], arrays, {"interventions": tested, "texts": {"count": 7}})
+    )
+    for words in ("Its roles: bond.", says, "Measured on 7 texts", "+0.310 to +0.520", "chooses the linked word"):
+        assert words in page
+    assert "of head 0.0" not in page
+    assert re.search(r"entropy of its attention, in nats</td><td class=\"n\">0</td>", page)
+    other = Evidence([("0", 1)], {"statistics/entropy": np.array([1.0])})
+    assert "It plays no role that was looked for." in view_page(view, "m", other)
 
 
 def test_analyze_looks_for_what_it_is_told_and_view_reads_it(folder, texts, tmp_path, capsys):
@@ -112,6 +147,7 @@ def test_analyze_looks_for_what_it_is_told_and_view_reads_it(folder, texts, tmp_
         (["--annotations", "nowhere.jsonl"], "nowhere.jsonl"),
         (["--pairs", "x.jsonl"], "--pairs needs --intervene"),
         (["--memory-budget", "lots"], "expected a size such as"),
+        (["--null", "luck"], "expected some of analytic, permutation, random-copy"),
         (["--door", "back"], "expected some of auto, eager, tiles"),
     ],
 )
