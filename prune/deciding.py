@@ -22,6 +22,7 @@ from headwise.prune.recipe import Recipe
 from headwise.prune.searching import search
 from headwise.prune.selection import Budget, Meter, Selection, Time, blocks_of, reachable, select
 from headwise.prune.selection.meters import gone
+from headwise.prune.stability import stability
 from headwise.prune.tasks import Outcome, compare
 
 
@@ -123,8 +124,10 @@ def plan_of(
     made: Mapping[str, Any],
     more: Mapping[str, Any] | None = None,
     budget: Budget | Time | None = None,
+    stable: Mapping[str, Any] | None = None,
 ) -> Plan:
-    """A selection as the file that one reads and edits."""
+    """A selection as the file that one reads and edits; `stable` is the score's stability, if it is known already."""
+    stable = stable or stability(scores.kind, scores, scores.resampled, seed=recipe.seed)
     values = {site: [None if v != v else float(v) for v in found] for site, found in scores.items()}
     asked = (budget or recipe.remove).model_dump(exclude_none=True)
     return Plan(
@@ -133,7 +136,7 @@ def plan_of(
                 "search": recipe.search.model_dump(exclude_none=True)},
         expected={"cost": chosen.cost, "heads": sum(len(heads) for heads in chosen.remove.values()), **(more or {})},
         made_with={"score": recipe.score.model_dump(mode="json"), "seed": recipe.seed, "versions": made["versions"],
-                   "calibration": made["texts"]["calibration"]},
+                   "calibration": made["texts"]["calibration"], "stability": dict(stable)},
     )  # fmt: skip
 
 

@@ -6,8 +6,11 @@ import datetime
 import os
 import platform
 import sys
+from collections.abc import Mapping
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
+
+from headwise.analysis.errors import BadInput
 
 _PACKAGES = (
     "headwise",
@@ -39,6 +42,27 @@ def environment(*, seed: int, model: dict[str, Any], texts: dict[str, Any]) -> d
                     "threads": torch.get_num_threads(), "gpu": gpu},
         "model": model, "texts": texts,
     }  # fmt: skip
+
+
+def unchanged(then: Mapping[str, Any], now: Mapping[str, Any]) -> None:
+    """Return if model and texts are what they were when the run began; a resumed one could mix two otherwise.
+
+    Args:
+        then: `environment.json` as the run began.
+        now: the same, made anew.
+
+    Raises:
+        BadInput: if either has changed.
+    """
+    names = {"calibration": "the texts of data.calibration", "evaluation": "the texts of data.evaluation"}
+    pairs = {f"the model {now['model']['id']}": (then["model"]["hash"], now["model"]["hash"])}
+    pairs |= {name: (then["texts"][part]["hash"], now["texts"][part]["hash"]) for part, name in names.items()}
+    changed = [name for name, (one, two) in pairs.items() if one != two]
+    if changed:
+        raise BadInput(
+            f"{' and '.join(changed)} changed since the run began; put back what was there, or start afresh "
+            "with --overwrite"
+        )
 
 
 def now() -> str:

@@ -127,6 +127,7 @@ def _carry_out(
     judge = None if selection is None else Judge(fitted, selection, tried)
 
     plan = stages.saved("plan.json", lambda: decide(recipe, calibration, evidence, made, judge, latency), Plan)
+    stages.json("stability.json", lambda: plan.made_with["stability"])
     before = fitted.judge(dense, material.evaluation)
     with given_back(dense, sites):
         # Repair changes what is left before the cut, so that gate and cut stay comparable.

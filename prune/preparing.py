@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -49,8 +50,17 @@ class Prepared:
         return self.calibration.evidence  # type: ignore[no-any-return]
 
 
-def prepare(recipe: Recipe, *, device: str | None = None, trust_remote_code: bool = False) -> Prepared:
+def prepare(
+    recipe: Recipe, *, device: str | None = None, trust_remote_code: bool = False,
+    look: Callable[[Callable[[], Evidence]], Evidence] = lambda make: make(),
+) -> Prepared:  # fmt: skip
     """Open, check, gather and measure: all that comes before a decision.
+
+    Args:
+        recipe: with a model.
+        device: where to run.
+        trust_remote_code: run code that the checkpoint brings.
+        look: gives the evidence, by what it is handed or from where it was kept.
 
     Raises:
         BadInput: if model, texts and recipe do not fit.
@@ -68,7 +78,9 @@ def prepare(recipe: Recipe, *, device: str | None = None, trust_remote_code: boo
     made = environment(seed=recipe.seed, model=opened.facts, texts=material.facts())
     material, selection = material.parts(recipe.seed) if recipe.searched else (material, None)
     how: dict[str, Any] = {"batch_size": recipe.data.batch_size, "max_length": recipe.data.max_length}
-    evidence = analyze(opened.model, opened.tokenizer, material.calibration, seed=recipe.seed, **how)
+    evidence = look(
+        lambda: analyze(opened.model, opened.tokenizer, material.calibration, seed=recipe.seed, **how)
+    )
     task = recipe.task or choose_task(opened.model, opened.tokenizer, material.calibration)
     fitted = task.fit(opened.model, opened.tokenizer, material.calibration, seed=recipe.seed, **how)
     texts = batches(material.calibration, opened.tokenizer, model=opened.model, **how)

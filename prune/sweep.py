@@ -3,27 +3,38 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+import logging
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
+
+import torch
 
 from headwise.analysis.batching import batches
 from headwise.analysis.errors import BadInput
+from headwise.analysis.evidence import Evidence
 from headwise.prune.checkpoint import save
 from headwise.prune.compensation.undo import given_back
-from headwise.prune.deciding import Judge, choose, judged, plan_of
+from headwise.prune.deciding import decide, plan_of
+from headwise.prune.environment import unchanged
 from headwise.prune.importance import Scores
+from headwise.prune.judging import Errand, Judging, Removal, side_by_side
 from headwise.prune.plan import Plan
 from headwise.prune.preparing import Prepared, prepare
 from headwise.prune.proof import prove, require
 from headwise.prune.recipe import Recipe, check_against
-from headwise.prune.selection import Budget
+from headwise.prune.selection import Budget, reachable, walk
 from headwise.prune.speed import compare_speed
+from headwise.prune.stability import stability
 from headwise.prune.stages import Stages
 from headwise.prune.surgery import cut
-from headwise.prune.tasks import compare
+
+log = logging.getLogger("headwise")
+
+#: Which budgets are cut and timed: those that no other beats, every one, none, or these shares.
+Cut = Literal["front", "all", "none"] | Sequence[float]
 
 
 @dataclass(frozen=True)
@@ -34,17 +45,25 @@ class Point:
         fraction: share of the heads that was to go.
         heads: heads that go.
         folder: its run folder.
+        value: of the task's metric without the heads, gated and repaired.
         drop: in the task's metric, on the evaluation texts.
+        low: lower end of the drop's interval.
+        high: upper end.
         upper: what the data cannot exclude as the drop.
-        chosen: whether no other budget removes as much at a smaller drop, so that it was cut and timed.
+        front: whether no other budget removes as much at a smaller drop.
+        chosen: whether it was cut and timed.
     """
 
     fraction: float
     heads: int
     folder: Path
+    value: float | None
     drop: float
+    low: float | None
+    high: float | None
     upper: float | None
-    chosen: bool
+    front: bool = False
+    chosen: bool = False
 
 
 def sweep(
@@ -52,23 +71,28 @@ def sweep(
     fractions: Sequence[float],
     target: Path,
     *,
+    which: Cut = "front",
+    jobs: int = 1,
     overwrite: bool = False,
     resume: bool = False,
     device: str | None = None,
     trust_remote_code: bool = False,
 ) -> list[Point]:
-    """Judge a recipe at several budgets and write a run folder for each, and a comparison of all.
+    """Judge a recipe at several budgets and write a run folder for each, and a page that compares all.
 
-    Scores are measured once and their greedy path is walked once; a budget takes its beginning. Every budget
-    is repaired, gated and judged on the evaluation texts; those that no other beats in both removal and drop
-    are cut, proven, timed and saved.
+    Scores are measured once and their greedy path is walked once; a budget takes its beginning. Where a method's
+    selections do not hold one another (a search beyond greedy, trained gates), each budget is decided by itself, and
+    the page says so. Every budget is repaired, gated and judged on the evaluation texts; those chosen are cut,
+    proven, timed and saved. Nothing is trained after a cut here, whatever the recipe says of `recover`.
 
     Args:
         recipe: its `remove` is left out of account.
         fractions: shares of the heads to remove.
         target: folder of the sweep.
+        which: budgets to cut and time.
+        jobs: processes that judge budgets at a time; the numbers do not depend on it.
         overwrite: replace an existing folder.
-        resume: continue an interrupted sweep.
+        resume: continue an interrupted sweep, at the next budget.
         device: where to run.
         trust_remote_code: run code that the checkpoint brings.
 
@@ -76,93 +100,183 @@ def sweep(
         BadInput: a budget cannot be met; or model, texts, recipe or folder do not fit.
         ProofFailed: gate and cut disagree.
     """
+    shares = _asked(recipe, fractions, which, jobs)
+    with Stages(target, overwrite=overwrite, resume=resume) as stages:
+        stages.text("recipe.yaml", recipe.resolved_yaml)
+        ready = prepare(
+            recipe, device=device, trust_remote_code=trust_remote_code,
+            look=lambda make: stages.saved("evidence", make, Evidence),
+        )  # fmt: skip
+        for share in shares:
+            check_against(_at(recipe, share), ready.calibration.sites, ready.opened.model)
+        made = stages.json("environment.json", lambda: ready.made)
+        unchanged(made, ready.made)
+        swept = _Sweep(recipe, ready, stages, shares, made)
+        plans = swept.plans()
+        errand = Errand(
+            recipe.resolved_yaml(), stages.work / "evidence", device, trust_remote_code, torch.get_num_threads()
+        )
+        swept.judge(plans, errand, jobs)
+        points = _chosen([swept.point(share, plans[share]) for share in shares], which)
+        for point in points:
+            if point.chosen:
+                swept.cut(point, plans[point.fraction])
+        told = {"schema": 1, "path": swept.path, "points": [asdict(p) | {"folder": str(p.folder)} for p in points]}
+        stages.replace_json("sweep.json", told)
+        _draw(stages.work, points)
+    return [replace(point, folder=target / point.folder) for point in points]
+
+
+def _asked(recipe: Recipe, fractions: Sequence[float], which: Cut, jobs: int) -> list[float]:
+    """The budgets, small to large.
+
+    Raises:
+        BadInput: what was asked for makes no sense.
+    """
     shares = sorted(set(fractions))
     if not shares or not all(0 < share < 1 for share in shares):
         raise BadInput(f"budgets: got {', '.join(map(str, fractions)) or 'none'}; give shares of the heads, as 0.1,0.2")
+    if not isinstance(which, str) and not set(which) <= set(shares):
+        strange = ", ".join(f"{share:g}" for share in which if share not in shares)
+        raise BadInput(f"cut: {strange} is none of the budgets {', '.join(f'{share:g}' for share in shares)}")
+    if jobs < 1:
+        raise BadInput(f"jobs: got {jobs}, expected at least 1")
     if recipe.reach is not None:
         raise BadInput("a sweep tries budgets one by one: take `reach` out of the recipe")
-    with Stages(target, overwrite=overwrite, resume=resume) as stages:
-        ready = prepare(recipe, device=device, trust_remote_code=trust_remote_code)
-        for share in shares:
-            at = recipe.model_copy(update={"remove": Budget(fraction=share)})
-            check_against(at, ready.calibration.sites, ready.opened.model)
-        stages.text("recipe.yaml", recipe.resolved_yaml)
-        ready.evidence.save(stages.work / "evidence")
-        walked = _Walk(recipe, ready, stages, shares)
-        points = walked.points()
-        stages.replace_json("sweep.json", {"schema": 1, "points": [_plain(point) for point in points]})
-    _compared(points, target)
-    return [Point(**{**point.__dict__, "folder": target / point.folder}) for point in points]
+    if recipe.recover.kind != "none":
+        log.warning("recover: %s is left out: a sweep compares budgets before any training", recipe.recover.kind)
+    return shares
 
 
-class _Walk:
+def _at(recipe: Recipe, share: float) -> Recipe:
+    return recipe.model_copy(update={"remove": Budget(fraction=share)})
+
+
+def not_nested(recipe: Recipe) -> str:
+    """Why the removals of a smaller budget are no beginning of a larger one's; empty if they are.
+
+    >>> not_nested(Recipe.load("quickstart"))
+    ''
+    """
+    if recipe.score.kind == "gates":
+        return "trained gates settle who stays for all heads at once"
+    return "" if recipe.search.kind == "greedy" else f"search {recipe.search.kind} may take back what fewer heads lost"
+
+
+class _Sweep:
     """The path, and what is known of each budget on it."""
 
-    def __init__(self, recipe: Recipe, ready: Prepared, stages: Stages, shares: Sequence[float]) -> None:
-        self.recipe, self.ready, self.stages, self.shares = recipe, ready, stages, shares
-        self._scores: Scores | None = None
+    def __init__(
+        self, recipe: Recipe, ready: Prepared, stages: Stages, shares: Sequence[float], made: Mapping[str, Any]
+    ) -> None:
+        self.recipe, self.ready, self.stages, self.shares, self.made = recipe, ready, stages, shares, made
+        self.why = not_nested(recipe)
+        how = f"each budget decided by itself: {self.why}" if self.why else "one greedy path, walked once"
+        self.path = {"nested": not self.why, "how": how}
 
-    @property
-    def scores(self) -> Scores:
-        if self._scores is None:
-            self._scores = self.recipe.score.score(self.ready.calibration)
-        return self._scores
+    def plans(self) -> dict[float, Plan]:
+        """Every budget's plan; nothing is scored if an interrupted sweep left them all."""
+        missing = [share for share in self.shares if not (self._folder(share) / "plan.json").exists()]
+        if self.why and missing:
+            log.warning("%s", self.path["how"])
+        for share, plan in self._decided(missing) if missing else ():
+            self.stages.saved(f"{_name(share)}/plan.json", lambda plan=plan: plan, Plan)
+        found = {share: Plan.load(self._folder(share) / "plan.json") for share in self.shares}
+        for share, plan in found.items():
+            self.stages.text(f"{_name(share)}/recipe.yaml", _at(self.recipe, share).resolved_yaml)
+            self.stages.json(f"{_name(share)}/environment.json", lambda: self.made)
+            self.stages.json(f"{_name(share)}/stability.json", lambda plan=plan: plan.made_with["stability"])
+        return found
 
-    def points(self) -> list[Point]:
-        found = [self._judged(share) for share in self.shares]
-        front = [not any(_beats(other, point) for other in found) for point in found]
-        done = [Point(**{**point.__dict__, "chosen": good}) for point, good in zip(found, front, strict=True)]
-        for point in done:
-            if point.chosen:
-                self._cut(point)
-        return done
-
-    def _judged(self, share: float) -> Point:
-        name = f"budget-{share:g}"
-        (self.stages.work / name).mkdir(exist_ok=True)
-        ready, recipe = self.ready, self.recipe
-        plan = self.stages.saved(f"{name}/plan.json", lambda: self._plan(share), Plan)
-        judge = Judge(ready.calibration.task, ready.material.evaluation)
-
-        def measured() -> Mapping[str, Any]:
-            outcome, repair = judged(recipe, ready.calibration, plan.remove, judge)
-            dense = ready.calibration.task.judge(ready.opened.model, ready.material.evaluation)
-            self.stages.replace_json(f"{name}/compensation.json", {"schema": 1, **repair})
-            return {**compare(dense, outcome, seed=recipe.seed), "rows": len(ready.material.evaluation)}
-
-        accuracy = self.stages.json(f"{name}/accuracy.json", measured)
-        at = recipe.model_copy(update={"remove": Budget(fraction=share)})
-        self.stages.text(f"{name}/recipe.yaml", at.resolved_yaml)
-        self.stages.replace_json(f"{name}/environment.json", ready.made)
-        return Point(share, plan.count, Path(name), float(accuracy["drop"]), accuracy["upper"], chosen=False)
-
-    def _plan(self, share: float) -> Plan:
-        budget = Budget(fraction=share)
-        chosen = choose(self.recipe, self.ready.calibration, self.scores, self.ready.evidence, budget)
-        return plan_of(self.recipe, chosen, self.scores, self.ready.made, budget=budget)
-
-    def _cut(self, point: Point) -> None:
-        work = self.stages.work / point.folder
-        if (work / "speed.json").exists():
+    def _decided(self, shares: Sequence[float]) -> Iterator[tuple[float, Plan]]:
+        recipe, ready = self.recipe, self.ready
+        if recipe.score.kind == "gates":
+            for share in shares:
+                yield share, decide(_at(recipe, share), ready.calibration, ready.evidence, self.made, ready.judge)
             return
-        ready, recipe = self.ready, self.recipe
-        dense, plan = ready.opened.model, Plan.load(work / "plan.json")
+        scores: Scores = recipe.score.score(ready.calibration)
+        if self.why:
+            for share in shares:
+                at = _at(recipe, share)
+                yield share, decide(at, ready.calibration, ready.evidence, self.made, ready.judge, scores=scores)
+            return
+        stable = stability(scores.kind, scores, scores.resampled, seed=recipe.seed)
+        how: dict[str, Any] = {"scope": recipe.scope, "keep": recipe.keep, "unit": recipe.unit}
+        how["evidence"] = ready.evidence
+        sites = ready.calibration.sites
+        path = walk(sites, scores.costs, Budget(fraction=max(shares)), **how)
+        for share in shares:
+            budget = Budget(fraction=share)
+            chosen = path.beginning(reachable(sites, budget, **how), scores.kind, scores.notes)
+            yield share, plan_of(recipe, chosen, scores, self.made, budget=budget, stable=stable)
+
+    def judge(self, plans: Mapping[float, Plan], errand: Errand, jobs: int) -> None:
+        """Judge every budget that is not judged yet."""
+        todo = {s: plan.remove for s, plan in plans.items() if not (self._folder(s) / "accuracy.json").exists()}
+        for name, found in self._judged({_name(share): remove for share, remove in todo.items()}, errand, jobs):
+            self.stages.replace_json(f"{name}/compensation.json", found["compensation"])
+            # Last: where it is, the budget is judged.
+            self.stages.replace_json(f"{name}/accuracy.json", found["accuracy"])
+
+    def _judged(self, todo: Mapping[str, Removal], errand: Errand, jobs: int) -> Iterator[tuple[str, dict[str, Any]]]:
+        if jobs > 1 and len(todo) > 1:
+            yield from side_by_side(errand, todo, jobs)
+            return
+        judging = Judging(self.recipe, self.ready)
+        for name, remove in todo.items():
+            yield name, judging(remove)
+
+    def point(self, share: float, plan: Plan) -> Point:
+        """What came out at a budget."""
+        accuracy = self.stages.json(f"{_name(share)}/accuracy.json", dict)
+        low, high = accuracy.get("interval") or (None, None)
+        drop, upper, value = float(accuracy["drop"]), accuracy["upper"], accuracy["cut"]["value"]
+        return Point(share, plan.count, Path(_name(share)), value, drop, low, high, upper)
+
+    def cut(self, point: Point, plan: Plan) -> None:
+        """Cut, prove, save and time a budget, unless that is done."""
+        if (self._folder(point.fraction) / "speed.json").exists():
+            return
+        ready, recipe, name = self.ready, self.recipe, _name(point.fraction)
+        dense = ready.opened.model
         with given_back(dense, ready.calibration.sites):
             recipe.compensate.repair(ready.calibration, plan.remove)
-            smaller = cut(copy.deepcopy(dense), plan)
+            smaller = cut(copy.deepcopy(dense), plan).eval()
             some = ready.material.calibration.sample(16, 0)
             found = batches(some, ready.opened.tokenizer, model=dense, batch_size=8, max_length=ready.how["max_length"])
             proof = prove(dense, smaller, plan.remove, [batch.inputs for batch in islice(found, 2)])
         require(proof)
-        self.stages.replace_json(f"{point.folder}/proof.json", proof)
+        self.stages.replace_json(f"{name}/proof.json", proof)
         facts = {"plan": plan.model_dump(mode="json", by_alias=True), "base": ready.opened.name}
-        save(smaller, work / "checkpoint", processor=ready.opened.tokenizer, facts=facts, overwrite=True)
+        save(
+            smaller, self._folder(point.fraction) / "checkpoint", processor=ready.opened.tokenizer, facts=facts,
+            overwrite=True,
+        )  # fmt: skip
         grid = recipe.speed
         speed = compare_speed(
             dense, smaller, batches=grid.batches, lengths=grid.lengths, rounds=grid.rounds, seconds=grid.seconds,
             seed=recipe.seed,
         )  # fmt: skip
-        self.stages.replace_json(f"{point.folder}/speed.json", speed)
+        self.stages.replace_json(f"{name}/speed.json", speed)
+
+    def _folder(self, share: float) -> Path:
+        folder = self.stages.work / _name(share)
+        folder.mkdir(exist_ok=True)
+        return folder
+
+
+def _name(share: float) -> str:
+    return f"budget-{share:g}"
+
+
+def _chosen(points: Sequence[Point], which: Cut) -> list[Point]:
+    """The points, with who is on the front and who is to be cut."""
+    found = []
+    for point in points:
+        front = not any(_beats(other, point) for other in points)
+        chosen = {"front": front, "all": True, "none": False}[which] if isinstance(which, str) else None
+        found.append(replace(point, front=front, chosen=point.fraction in which if chosen is None else chosen))
+    return found
 
 
 def _beats(one: Point, other: Point) -> bool:
@@ -170,16 +284,10 @@ def _beats(one: Point, other: Point) -> bool:
     return one.heads >= other.heads and one.drop <= other.drop and (one.heads, -one.drop) != (other.heads, -other.drop)
 
 
-def _plain(point: Point) -> dict[str, Any]:
-    return {**point.__dict__, "folder": str(point.folder)}
+def _draw(work: Path, points: Sequence[Point]) -> None:
+    """Every budget's report, and the page of all."""
+    from headwise.prune.report import write, write_sweep
 
-
-def _compared(points: Sequence[Point], target: Path) -> None:
-    """The front: accuracy against speed, in a page of its own."""
-    from headwise.prune.report import write, write_comparison
-
-    folders = [target / point.folder for point in points]
-    for folder in folders:
-        write(folder)
-    if len(folders) > 1:
-        write_comparison(folders, target / "comparison")
+    for point in points:
+        write(work / point.folder)
+    write_sweep(work)

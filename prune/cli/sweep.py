@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -21,6 +23,14 @@ from headwise.prune.cli.options import (
 from headwise.prune.cli.prune import ModelOrRecipes, RecipeOption, Settings
 from headwise.prune.cli.terminal import put, put_json, speaking, stdout, table
 
+Which = Annotated[
+    str,
+    typer.Option("--cut", help="Budgets to cut and time: front (those that no other beats), all, none, or 0.2,0.4."),
+]
+Jobs = Annotated[
+    int,
+    typer.Option("--jobs", "-j", min=1, help="Processes that judge budgets at a time; the numbers are the same."),
+]
 Budgets = Annotated[str, typer.Option("--budgets", help="Shares of the heads to remove: 0.1,0.2,0.4.")]
 
 
@@ -29,6 +39,8 @@ def sweep(
     budgets: Budgets,
     model: ModelOrRecipes = None,
     settings: Settings = None,
+    which: Which = "front",
+    jobs: Jobs = 1,
     revision: Revision = None,
     dtype: DtypeOption = None,
     device: Device = None,
@@ -40,7 +52,7 @@ def sweep(
     as_json: AsJson = False,
     quiet: Quiet = False,
 ) -> None:
-    """Judge every budget on one greedy path; cut and time those that no other beats; draw the front."""
+    """Judge every budget on one greedy path, cut and time those that no other beats, draw the front."""
     if resume and output_dir is None:
         raise typer.BadParameter("--resume needs the --output-dir of the interrupted sweep")
     with speaking(quiet):
@@ -51,27 +63,60 @@ def sweep(
         from headwise.prune.inspection import run_folder
 
         target = output_dir or run_folder(loaded.model.id, "sweep")
+        cut = which if which in ("front", "all", "none") else _shares(which, "--cut")
         points = walking.sweep(
-            loaded, _shares(budgets), target, overwrite=overwrite, resume=resume, device=device,
-            trust_remote_code=trust_remote_code,
+            loaded, _shares(budgets, "--budgets"), target, which=cut, jobs=jobs, overwrite=overwrite, resume=resume,
+            device=device, trust_remote_code=trust_remote_code,
         )  # fmt: skip
         if as_json:
             put_json({"sweep": str(target), "points": [{**p.__dict__, "folder": str(p.folder)} for p in points]})
         elif not quiet:
             rows = [
-                (f"{p.fraction:g}", str(p.heads), f"{p.drop:.4f}", "" if p.upper is None else f"{p.upper:.4f}",
-                 "yes" if p.chosen else "")
+                (f"{p.fraction:g}", str(p.heads), _number(p.value), _number(p.drop), _number(p.upper),
+                 "yes" if p.front else "", _speed(p.folder))
                 for p in points
             ]  # fmt: skip
-            heading = ["budget", ">heads gone", ">drop", ">not excluded", "cut and timed"]
-            stdout().print(table("budgets", heading, rows))
+            metric = _metric(points[0].folder)
+            heading = [
+                ">budget",
+                ">heads gone",
+                f">{metric}",
+                ">drop",
+                ">not excluded",
+                "front",
+                "speed (95 % interval)",
+            ]
+            stdout().print(table("", heading, rows))
             put(f"sweep: {target}")
+            put(f"page: {target / 'sweep.html'}")
 
 
-def _shares(text: str) -> list[float]:
+def _number(value: float | None) -> str:
+    return "" if value is None else f"{value:.4g}"
+
+
+def _metric(folder: Path) -> str:
+    found = json.loads((folder / "accuracy.json").read_text(encoding="utf-8"))
+    return str(found["metric"])
+
+
+def _speed(folder: Path) -> str:
+    """The speed-up at the largest setting, or that the budget was not cut."""
+    path = folder / "speed.json"
+    if not path.exists():
+        return "not cut"
+    from headwise.prune.report.verdict import leading_row
+
+    row = leading_row(json.loads(path.read_text(encoding="utf-8")))
+    ratio = row["ratio"]
+    where = f"batch {row['batch']} × {row['length']} tokens"
+    return f"{ratio['median']:.2f}× ({ratio['low']:.2f} to {ratio['high']:.2f}), {where}"
+
+
+def _shares(text: str, option: str) -> list[float]:
     from headwise.analysis.errors import BadInput
 
     try:
         return [float(part) for part in text.split(",") if part.strip()]
     except ValueError as error:
-        raise BadInput(f"--budgets: got {text!r}, expected shares of the heads, as 0.1,0.2,0.4") from error
+        raise BadInput(f"{option}: got {text!r}, expected shares of the heads, as 0.1,0.2,0.4") from error

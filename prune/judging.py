@@ -1,0 +1,157 @@
+"""Judging: what plans do to the task, gated and repaired, in this process or in several at a time."""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures.process import BrokenProcessPool
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from headwise.analysis.errors import BadInput
+from headwise.analysis.evidence import Evidence
+from headwise.analysis.progress import track
+from headwise.prune.deciding import Judge, judged
+from headwise.prune.preparing import Prepared, prepare
+from headwise.prune.recipe import Recipe
+from headwise.prune.tasks import Outcome, compare
+
+log = logging.getLogger("headwise")
+
+Removal = Mapping[str, Sequence[int]]
+
+
+class Judging:
+    """Judges plans against the dense model, which is asked once.
+
+    Args:
+        recipe: task, repair and seed.
+        ready: model and texts; the model is given back as it was after every plan.
+    """
+
+    def __init__(self, recipe: Recipe, ready: Prepared) -> None:
+        self.recipe, self.ready = recipe, ready
+        self._dense: Outcome | None = None
+
+    def __call__(self, remove: Removal) -> dict[str, Any]:
+        """`accuracy`, dense against gated, and `compensation`, what the repair brought."""
+        task, corpus = self.ready.calibration.task, self.ready.material.evaluation
+        if self._dense is None:
+            self._dense = task.judge(self.ready.opened.model, corpus)
+        outcome, repair = judged(self.recipe, self.ready.calibration, remove, Judge(task, corpus))
+        compared = compare(self._dense, outcome, seed=self.recipe.seed)
+        return {
+            "accuracy": {**compared, "rows": len(corpus), "judged": "gated"},
+            "compensation": {"schema": 1, **repair},
+        }
+
+
+@dataclass(frozen=True)
+class Errand:
+    """What another process needs to judge as this one would.
+
+    Attributes:
+        recipe: as YAML.
+        evidence: folder of the evidence, so that no process analyses again.
+        device: where to run.
+        trust_remote_code: run code that the checkpoint brings.
+        threads: of each process; as many as here, since sums in another order differ in their last digits.
+    """
+
+    recipe: str
+    evidence: Path
+    device: str | None
+    trust_remote_code: bool
+    threads: int
+
+    def start(self) -> Judging:
+        """Open and gather all anew."""
+        torch.set_num_threads(self.threads)
+        recipe = Recipe.from_text(self.recipe)
+        ready = prepare(
+            recipe, device=self.device, trust_remote_code=self.trust_remote_code,
+            look=lambda _: Evidence.load(self.evidence),
+        )  # fmt: skip
+        return Judging(recipe, ready)
+
+
+def side_by_side(errand: Errand, plans: Mapping[str, Removal], jobs: int) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Each plan's name and what `Judging` says of it, as they come, from several processes.
+
+    The numbers do not depend on how many processes there are.
+
+    Args:
+        errand: what the processes begin with.
+        plans: name to removal.
+        jobs: how many processes at most.
+
+    Raises:
+        BadInput: a process was ended from outside (by the system, if memory ran out).
+    """
+    import multiprocessing
+    from concurrent.futures import ProcessPoolExecutor, as_completed
+
+    jobs = min(jobs, len(plans))
+    busy, cores = jobs * errand.threads, len(os.sched_getaffinity(0))
+    if busy > cores:
+        log.warning(
+            "%d processes of %d threads each on %d cores get in each other's way; with OMP_NUM_THREADS=%d they would not",
+            jobs, errand.threads, cores, max(1, cores // jobs),
+        )  # fmt: skip
+    context = multiprocessing.get_context("forkserver")
+    # The server imports once what its processes then share.
+    context.set_forkserver_preload([__name__])
+    before = set(multiprocessing.active_children())
+    executor = ProcessPoolExecutor(jobs, mp_context=context, initializer=_begin, initargs=(errand,))
+    try:
+        waiting = {executor.submit(_judge, remove): name for name, remove in plans.items()}
+        for done in track(as_completed(waiting), total=len(waiting), label="Judging budgets"):
+            yield waiting[done], done.result()
+    except BrokenProcessPool as error:
+        raise BadInput(
+            f"one of {jobs} processes that judged budgets was ended, perhaps for want of memory; what is finished is "
+            "kept: go on with --resume and fewer --jobs"
+        ) from error
+    finally:
+        for process in set(multiprocessing.active_children()) - before:
+            process.terminate()
+        executor.shutdown(wait=True, cancel_futures=True)
+
+
+# What this process judges with, where it was started to judge.
+_errands: list[Errand] = []
+_started: list[Judging] = []
+
+
+def _begin(errand: Errand) -> None:
+    """What a process does first: see that it does not outlive the one that asked."""
+    import multiprocessing
+    import signal
+    import threading
+    from multiprocessing.connection import wait
+
+    from transformers.utils.logging import disable_progress_bar
+
+    parent = multiprocessing.parent_process()
+
+    def leave() -> None:
+        if parent is not None:
+            wait([parent.sentinel])
+        os._exit(1)
+
+    # Whoever is interrupted at the keyboard ends its processes itself.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    threading.Thread(target=leave, daemon=True).start()
+    disable_progress_bar()
+    _errands.append(errand)
+
+
+def _judge(remove: Removal) -> dict[str, Any]:
+    if not _started:
+        # Not in the beginning: what goes wrong here is told to who asked.
+        _started.append(_errands[0].start())
+    return _started[0](remove)

@@ -1,0 +1,175 @@
+"""The sweep as a page: what each budget costs and gains, with the front drawn."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from headwise.analysis.errors import BadInput
+from headwise.prune.report.comparison import Comparison, Run, compare
+from headwise.prune.report.comparison_page import Plot, plot
+from headwise.prune.report.folder import read_json
+from headwise.prune.report.formats import in_metric
+from headwise.prune.report.html import render as render_html
+from headwise.prune.report.json import json
+from headwise.prune.report.markdown import render as render_markdown
+from headwise.prune.report.scales import scale_over
+from headwise.prune.report.write import write_all
+
+LEFT, TOP, ACROSS, DOWN = 70.0, 20.0, 560.0, 240.0
+
+
+@dataclass(frozen=True)
+class Mark:
+    """A budget in the drawing of accuracy against heads."""
+
+    number: str
+    x: float
+    y: float
+    y_low: float
+    y_high: float
+    cut: bool
+    title: str
+
+
+@dataclass(frozen=True)
+class Course:
+    """Accuracy against heads removed: every budget, cut or not."""
+
+    marks: tuple[Mark, ...]
+    dense_y: float
+    x_ticks: tuple[tuple[float, str], ...]
+    y_ticks: tuple[tuple[float, str], ...]
+    left: float = LEFT
+    top: float = TOP
+    across: float = ACROSS
+    down: float = DOWN
+
+    @property
+    def line(self) -> str:
+        """All marks from left to right, beginning at the dense model, as points of a polyline."""
+        return " ".join([f"{LEFT},{self.dense_y}", *(f"{mark.x},{mark.y}" for mark in self.marks)])
+
+
+@dataclass(frozen=True)
+class Swept:
+    """A sweep's content.
+
+    Attributes:
+        comparison: the budgets as runs, small to large.
+        fractions: what was asked for, in the same order.
+        front: numbers of the budgets that no other beats in both heads and drop.
+        path: how the plans came about: `nested`, and `how` in words.
+        stability: of the score's ranks.
+    """
+
+    comparison: Comparison
+    fractions: tuple[float, ...]
+    front: tuple[int, ...]
+    path: Mapping[str, Any]
+    stability: Mapping[str, Any]
+
+
+def write_sweep(folder: str | Path) -> dict[str, Path]:
+    """Write sweep.html, sweep.md and sweep-report.json into a sweep's folder; returns their paths by ending.
+
+    Raises:
+        BadInput: the folder holds no sweep, or nothing can be written.
+    """
+    folder = Path(folder)
+    found = content(folder)
+    values = {"s": found, "c": found.comparison, "stable": told_stability(found.stability)}
+    page = values | {"plot": plot(found.comparison), "course": course(found), "front": front_line(found)}
+    texts = {
+        "sweep.html": render_html("sweep.html.j2", page),
+        "sweep.md": render_markdown("sweep.md.j2", values),
+        "sweep-report.json": json(found),
+    }
+    return write_all(folder, texts)
+
+
+def content(folder: Path) -> Swept:
+    """What a sweep's folder says.
+
+    Raises:
+        BadInput: it holds no sweep.
+    """
+    told = read_json(folder / "sweep.json")
+    points = told.get("points")
+    if not points:
+        raise BadInput(f"{folder}: no sweep: sweep.json is missing; give the folder that `headwise sweep` printed")
+    comparison = compare([folder / point["folder"] for point in points])
+    # Budgets that were not cut are left out of the one drawing on purpose, and stand in the other.
+    notes = tuple(note for note in comparison.notes if not note.startswith("Not in the plot"))
+    return Swept(
+        Comparison(comparison.runs, comparison.metric, comparison.setting, notes),
+        tuple(float(point["fraction"]) for point in points),
+        tuple(number for number, point in enumerate(points, 1) if point["front"]),
+        told["path"],
+        read_json(folder / points[0]["folder"] / "stability.json"),
+    )
+
+
+def course(swept: Swept) -> Course | None:
+    """The drawing of accuracy against heads, or None where nothing was judged."""
+    runs = [run for run in swept.comparison.runs if run.cut is not None and run.dense is not None]
+    if not runs:
+        return None
+    most = max(run.removed for run in runs)
+    y = scale_over([value for run in runs for value in (run.dense, run.cut, run.cut_low, run.cut_high)])
+    x = scale_over([0.0, float(most)])
+
+    def across(heads: float | int) -> float:
+        return round(LEFT + ACROSS * heads / (most * 1.04), 1)
+
+    def down(value: float | int) -> float:
+        return round(TOP + DOWN * (1 - y.share(value)), 1)
+
+    marks = [_mark(run, swept, across, down) for run in runs]
+    ticks = tuple((across(tick), f"{tick:g}") for tick in x.ticks() if 0 <= tick <= most * 1.04 and tick == int(tick))
+    levels = tuple((down(tick), in_metric(tick, swept.comparison.metric)) for tick in y.ticks())
+    return Course(tuple(marks), down(runs[0].dense or 0.0), ticks, levels)
+
+
+def _mark(run: Run, swept: Swept, across: Any, down: Any) -> Mark:
+    value = run.cut if run.cut is not None else 0.0
+    low, high = (value if end is None else end for end in (run.cut_low, run.cut_high))
+    timed = "cut and timed" if run.ratio is not None else "judged only"
+    share = swept.fractions[run.number - 1]
+    title = (
+        f"{share:g}: {run.removed} of {run.heads} heads removed, {in_metric(value, run.metric)} {run.metric}, {timed}"
+    )
+    return Mark(str(run.number), across(run.removed), down(value), down(low), down(high), run.ratio is not None, title)
+
+
+def front_line(swept: Swept) -> str:
+    """The budgets that are best for their speed, with the dense model, as points of a polyline; "" under two."""
+    drawn: Plot | None = plot(swept.comparison)
+    if drawn is None or len(drawn.dense) != 1:
+        return ""
+    # On the page, right is faster and up is better unless the metric is one that should be low.
+    up = 1 if swept.comparison.runs[0].higher_is_better else -1
+    places = sorted({drawn.dense[0], *((point.x, point.y) for point in drawn.points)}, key=lambda p: (-p[0], up * p[1]))
+    best: list[tuple[float, float]] = []
+    for x, y in places:
+        if not best or up * y < up * best[-1][1]:
+            best.append((x, y))
+    return " ".join(f"{x},{y}" for x, y in reversed(best)) if len(best) > 1 else ""
+
+
+def told_stability(found: Mapping[str, Any]) -> str:
+    """The stability of a score in a sentence.
+
+    >>> told_stability({"score": "fisher", "tau": 0.9, "low": 0.85, "high": 0.94, "how": "texts drawn again"})
+    'Ranks by fisher: Kendall τ 0.90 (0.85 to 0.94) with those on other texts (texts drawn again).'
+    """
+    if not found:
+        return ""
+    if found.get("tau") is None:
+        return f"Ranks by {found['score']}: how they depend on the texts is not known ({found['how']})."
+    span = f"{found['low']:.2f} to {found['high']:.2f}"
+    return (
+        f"Ranks by {found['score']}: Kendall τ {found['tau']:.2f} ({span}) with those on other texts ({found['how']})."
+    )
