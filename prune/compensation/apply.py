@@ -11,7 +11,7 @@ import numpy as np
 
 from headwise.analysis.sites import Site
 from headwise.prune.importance.calibration import Calibration
-from headwise.prune.selection.blocks import blocks_of
+from headwise.prune.selection.blocks import Block, blocks_of
 
 #: From weight, moments of the fitting texts, removed columns, "has a bias" and a head's width: new weight and what
 #: the bias gains.
@@ -37,29 +37,38 @@ def apply(
         `weight`, `measured_on` (texts that took no part in the fit, or the same texts if there are too few)
         and `sites`: per site the relative error of the block's output before and after.
     """
-    lost = {
-        block: [head for head in remove.get(block.name, ()) if head in block.kept]
-        for block in blocks_of(calibration.sites).values()
-    }
-    if not any(lost.values()):
+    lost = lost_of(calibration.sites, remove)
+    if not lost:
         return {"weight": weight, "measured_on": "nothing", "sites": {}}
     found = calibration.moments(weight, loss)
     fitted = {}
     measured_on = "held-out"
     for block, heads in lost.items():
-        if heads:
-            fit = reduce(add, [found.fit[site.name] for site in block.sites])
-            held = reduce(add, [found.held[site.name] for site in block.sites])
-            if not float(fit.weight) or not float(held.weight):
-                fit = held = fit + held
-                measured_on = "fit"
-            fitted[block] = _fit(calibration.model, block.sites[0], heads, rule, fit, held)
+        fit = reduce(add, [found.fit[site.name] for site in block.sites])
+        held = reduce(add, [found.held[site.name] for site in block.sites])
+        if not float(fit.weight) or not float(held.weight):
+            fit = held = fit + held
+            measured_on = "fit"
+        fitted[block] = _fit(calibration.model, block.sites[0], heads, rule, fit, held)
     report = {}
     for block, (new, moved, errors) in fitted.items():
         _write(calibration.model, block.sites[0], lost[block], new, moved)
         report.update({site.name: errors for site in block.sites})
     ordered = {name: report[name] for name in calibration.sites if name in report}
     return {"weight": weight, "measured_on": measured_on, "sites": ordered}
+
+
+def lost_of(sites: Mapping[str, Site], remove: Mapping[str, Sequence[int]]) -> dict[Block, list[int]]:
+    """The heads that a removal takes from each block, those that are gone already left out; no empty entries.
+
+    >>> lost_of({"0": Site("0", "attn", "attn.o", 2, 2, 8, kept=(0, 1))}, {}), lost_of({}, {})
+    ({}, {})
+    """
+    found = {
+        block: [head for head in remove.get(block.name, ()) if head in block.kept]
+        for block in blocks_of(sites).values()
+    }
+    return {block: heads for block, heads in found.items() if heads}
 
 
 def _fit(

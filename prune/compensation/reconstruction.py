@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar, Literal
+from typing import Any, Literal
 
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field
@@ -20,6 +20,10 @@ class Reconstruct(BaseModel):
     no bias is added to a projection that has none. With `weight: gradient` tokens count by the squared
     gradient of the loss at the block's output, so that the repair is best where the loss feels it.
 
+    What is still missing in the model's own outputs is then brought back by one linear least-squares step through
+    all repaired blocks at once (`correct: outputs`); see `correction.correct`. It needs no labels. `auto` does so
+    where the outputs are scores of whole texts: of thousands of tokens' outputs a text tells too little.
+
     >>> Reconstruct().bias
     'auto'
     """
@@ -35,8 +39,20 @@ class Reconstruct(BaseModel):
     )
     ridge: float = Field(default=1e-2, gt=0, le=10, description="added to the diagonal, in units of its mean")
     bias: Literal["auto", "never"] = Field(default="auto", description="`auto` refits the bias where there is one")
-    #: Forward-backward passes over the calibration texts (none more if the score made the same pass).
-    passes: ClassVar[float] = 1.0
+    correct: Literal["auto", "outputs", "none"] = Field(
+        default="auto",
+        description="`outputs` then brings the outputs back to the dense model's; `auto` if they score whole texts",
+    )
+
+    @property
+    def passes(self) -> float:
+        """Forward-backward passes over the calibration texts (fewer if the score made the first of them).
+
+        >>> Reconstruct(correct="none").passes
+        1.0
+        """
+        # The correction reads the dense outputs, then goes forward and back, and looks at a few texts before.
+        return 1.0 if self.correct == "none" else 1.0 + 4 / 3
 
     def repair(self, calibration: Calibration, remove: Mapping[str, Sequence[int]]) -> dict[str, Any]:
         """Refit the projections and report the relative error per site.
@@ -44,7 +60,16 @@ class Reconstruct(BaseModel):
         Raises:
             BadInput: `weight: gradient` without a task, or a loss without gradient.
         """
-        return {"kind": self.kind, **apply(calibration, remove, self._refit, self.weight, self.loss)}
+        from headwise.prune.compensation.apply import lost_of
+        from headwise.prune.compensation.correction import correct, outputs_of, scores_texts
+
+        lost = lost_of(calibration.sites, remove)
+        asked = self.correct == "outputs" or (self.correct == "auto" and bool(lost) and scores_texts(calibration))
+        wanted = outputs_of(calibration) if lost and asked else {}
+        report = {"kind": self.kind, **apply(calibration, remove, self._refit, self.weight, self.loss)}
+        if wanted:
+            report["correction"] = correct(calibration, lost, wanted, self.ridge, self.bias == "auto")
+        return report
 
     def _refit(
         self, weight: np.ndarray, moments: Any, gone: np.ndarray, has_bias: bool, _width: int

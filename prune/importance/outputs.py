@@ -16,10 +16,10 @@ from headwise.analysis.errors import BadInput
 class Outputs:
     """A random direction of the outputs, per text: squared gradients average to those of all outputs together.
 
-    With r of independent signs, E (grad r.z)(grad r.z)^T = sum_k grad z_k grad z_k^T (Hutchinson, 1990). So every text
-    counts, also those that the model is sure of, whose gradient by their label is next to nothing. Class scores
-    are centred, since a shift of all changes nothing; token scores are taken at one token a text, hidden states where
-    there are no scores.
+    With r drawn from a sphere such that E r r^T = 1, E (grad r.z)(grad r.z)^T = sum_k grad z_k grad z_k^T (Hutchinson,
+    1990). So every text counts, also those that the model is sure of, whose gradient by their label is next to
+    nothing. Directions of class scores are centred, since a shift of all changes nothing; token scores are taken at
+    one token a text, hidden states where there are no scores.
 
     Attributes:
         seed: of the directions; with the text's content it fixes each, whatever the batches.
@@ -45,10 +45,19 @@ class Outputs:
             index = len(rows)
             if row.ndim > 1:
                 row = _one_token(row, batch, index, generator)
-            centred = row - row.mean(-1, keepdim=True) if scored else row
-            signs = torch.randint(0, 2, row.shape, generator=generator).to(row) * 2 - 1
-            rows.append((signs * centred).sum())
+            rows.append((_direction(len(row), scored and len(row) > 1, generator).to(row) * row).sum())
         return torch.stack(rows)
+
+
+def _direction(size: int, centred: bool, generator: torch.Generator) -> Tensor:
+    """A point on a sphere whose second moment is 1; `centred`, 1 less what moves all outputs alike.
+
+    Signs would do, too, but of two classes every second direction would be the one that changes nothing.
+    """
+    drawn = torch.randn(size, generator=generator, dtype=torch.float64)
+    if centred:
+        drawn = drawn - drawn.mean()
+    return drawn * ((size - centred) ** 0.5 / drawn.norm())
 
 
 def _one_token(row: Tensor, batch: Batch, index: int, generator: torch.Generator) -> Tensor:
