@@ -13,7 +13,7 @@ from headwise.analysis.annotations.antecedents import Choice, choices, nearest_i
 from headwise.analysis.annotations.conll2012 import read_conll2012
 from headwise.analysis.annotations.conllu import read_dependencies
 from headwise.analysis.annotations.coreference_set import coreference_set
-from headwise.analysis.annotations.entities import read_entities
+from headwise.analysis.annotations.entities import read_entities, read_treebank
 from headwise.analysis.annotations.gap import read_gap
 from headwise.analysis.annotations.jsonl import read_jsonl, write_jsonl
 from headwise.analysis.annotations.windows import windows
@@ -24,6 +24,7 @@ from headwise.analysis.errors import BadInput
 #: Kind of file to its reader.
 READERS: dict[str, Callable[[str | Path], list[Annotated]]] = {
     "jsonl": read_jsonl,
+    "treebank": read_treebank,
     "dependencies": read_dependencies,
     "entities": read_entities,
     "conll2012": read_conll2012,
@@ -34,7 +35,7 @@ READERS: dict[str, Callable[[str | Path], list[Annotated]]] = {
 #: Ending of a file's name to the kind it is read as when none is said.
 ENDINGS = {
     ".jsonl": "jsonl",
-    ".conllu": "dependencies",
+    ".conllu": "treebank",
     ".conll": "conll2012",
     "_conll": "conll2012",
     ".tsv": "gap",

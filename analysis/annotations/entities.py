@@ -8,11 +8,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from headwise.analysis.annotations.annotated import Annotated, Mention, Span
-from headwise.analysis.annotations.conllu import Sentence, Word, read_sentences
+from headwise.analysis.annotations.conllu import Sentence, Word, read_dependencies, read_sentences
+from headwise.analysis.annotations.mistakes import read_lines
 from headwise.analysis.errors import BadInput
 
 #: `(e1-person-…` opens, `e1)` closes, `(e1-person-…)` does both; `e1[1/2]` is a piece of a broken mention.
 _MARK = re.compile(r"\([^()]+\)?|[^()]+\)")
+_HAS_ENTITY = re.compile(r"[\t|]Entity=[^\t]*$")
 _KINDS = {"PRON": "pronoun", "DET": "pronoun", "PROPN": "proper"}
 
 
@@ -41,6 +43,23 @@ def read_entities(path: str | Path) -> list[Annotated]:
             found.append(_Document())
         found[-1].add(sentence)
     return [document.annotated() for document in found]
+
+
+def read_treebank(path: str | Path) -> list[Annotated]:
+    r"""Everything that a treebank says: its dependencies, then, where it has any, its coreference.
+
+    Raises:
+        BadInput: as `read_sentences`.
+
+    >>> import tempfile
+    >>> file = Path(tempfile.mkdtemp(), "one.conllu")
+    >>> row = "{}\t{}\t_\t{}\t_\t_\t{}\tdep\t_\tEntity=(1-person)\n"
+    >>> _ = file.write_text(row.format(1, "Ann", "PROPN", 2) + row.format(2, "she", "PRON", 0))
+    >>> [text.relation for text in read_treebank(file)]
+    ['dependency', 'coreference']
+    """
+    marked = any(_HAS_ENTITY.search(line) for line in read_lines(path))
+    return read_dependencies(path) + (read_entities(path) if marked else [])
 
 
 @dataclass

@@ -329,7 +329,7 @@ def treebank(tmp_path):
 
 
 def test_dependencies_survive_ranges_and_empty_nodes(treebank):
-    first, second, third = read_annotations(treebank)
+    first, second, third = read_annotations(treebank, "dependencies")
     assert first.relation == "dependency"
     assert written(first) == [("I", "know"), ("do", "know"), ("n't", "know"), (".", "know")]
     assert first.labels == ("nsubj", "aux", "advmod", "punct")
@@ -350,6 +350,10 @@ def test_entities_are_linked_within_their_document(treebank):
     assert (one.text[slice(*man.head)], man.kind) == ("man", "nominal")
     assert one.skipped == {"discontinuous": 1}
     assert two.links == ()
+    # Nobody has to say which of the two a treebank is read for.
+    everything = read_annotations(treebank)
+    assert [text.relation for text in everything] == ["dependency"] * 3 + ["coreference"] * 2
+    assert everything[3:] == [one, two]
 
 
 @pytest.mark.parametrize(

@@ -350,6 +350,20 @@ def test_atoms_of_a_molecule_are_tokens_of_one_word():
     assert reducer.reliability("atom") > 0.9
 
 
+def test_links_that_truncation_cuts_are_counted_and_the_others_judged():
+    gold = [linked(f"a{i} b{i} c{i} d{i} e{i}", [(0, 2), (1, 4)], relation="bond") for i in range(40)]
+    sites, reducer = one_site(), Links(one_site())
+    words = sorted({word for one in gold for word in one.text.split()})
+    corpus = Corpus([Text(one.text, links=one) for one in gold])
+    for batch in batches(corpus, tokenizer_of(["?", "[S]", *words]), batch_size=8, max_length=4):
+        valid = batch.tokens[""].valid
+        allowed = valid[:, :, None] & valid[:, None]
+        maps = (allowed / allowed.sum(-1, keepdim=True))[:, None].expand(-1, 2, -1, -1)
+        reducer.update(batch, {"0": Seen(sites["0"], maps, None, valid, allowed)})
+    assert dict(reducer.skipped) == {"cut by truncation": 40}
+    assert reducer.tests()["bond"]["n"].tolist() == [40, 40]
+
+
 def test_windows_judge_every_anaphor_once():
     tokenizer = tokenizer_of(["?", "[S]"])
     words = [f"w{i}" for i in range(30)]
