@@ -13,7 +13,8 @@ import torch
 from jaxtyping import Bool, Int
 from torch import Tensor
 
-from headwise.analysis.encoding import Row, encode
+from headwise.analysis.devices import home
+from headwise.analysis.encoding import Row, encode, with_choice
 from headwise.analysis.errors import BadInput
 from headwise.analysis.texts import Corpus, Text
 
@@ -22,7 +23,7 @@ _NO_LIMIT = 1_000_000
 #: Label of a position that no loss counts, as torch's cross entropy has it.
 IGNORED = -100
 #: Relative positions, and a head that reads the last token.
-_LEFT_BY_NATURE = frozenset({"xlnet"})
+LEFT_BY_NATURE = frozenset({"xlnet"})
 
 
 @dataclass(frozen=True, eq=False)
@@ -110,6 +111,15 @@ def accepted(model: Any) -> set[str]:
     return set(inspect.signature(model.forward).parameters)
 
 
+def is_chooser(model: Any) -> bool:
+    """Whether the model's class, or one that it derives from, chooses between answers.
+
+    >>> is_chooser(None)
+    False
+    """
+    return any(kind.__name__.endswith("ForMultipleChoice") for kind in type(model).__mro__)
+
+
 class Batches:
     """Batches of a corpus, to be iterated as often as wished, each pass the same.
 
@@ -135,11 +145,12 @@ class Batches:
         if len(corpus) == 0:
             raise BadInput(f"{corpus.source}: no texts (skipped: {corpus.skipped or 'none'})")
         self.corpus, self.tokenizer, self.batch_size, self.model = corpus, tokenizer, batch_size, model
-        self.device = torch.device(device or (model.device if model is not None else "cpu"))
+        self.device = torch.device(device or (home(model) if model is not None else "cpu"))
         self.limit = token_limit(tokenizer, model, max_length)
         if self.limit is not None and self.limit < 1:
             raise BadInput(f"max length: got {self.limit}, expected at least 1")
-        self._rows = encode(corpus.texts, tokenizer, self.limit)
+        self._chooses = is_chooser(model)
+        self._rows = encode([self._read(text) for text in corpus.texts], tokenizer, self.limit)
         self.truncated = sum(row.truncated for row in self._rows)
         lengths = [len(row.ids) for row in self._rows]
         order = [i for i in range(len(corpus)) if lengths[i] > 0]
@@ -167,6 +178,12 @@ class Batches:
         for start in range(0, len(self._order), self.batch_size):
             yield self._batch(self._order[start : start + self.batch_size])
 
+    def _read(self, text: Text) -> Text:
+        """What is read of an example in passing: of its choices the right one, or the first."""
+        if not text.choices:
+            return text
+        return with_choice(text, text.choices[text.right or 0], apart=self._chooses)
+
     def _padding(self) -> tuple[bool, bool]:
         """Whether to pad left, and whether positions must then be told.
 
@@ -174,10 +191,10 @@ class Batches:
         used where it is meant to be, in causal models that can be told positions; everywhere else a forward
         pass is the same, or only right, padded right.
         """
-        left = getattr(self.tokenizer, "padding_side", "right") == "left"
+        left = getattr(self.tokenizer, "padding_side", "right") == "left" and not self._chooses
         if self.model is None or not left:
             return left, False
-        if getattr(self.model.config, "model_type", "") in _LEFT_BY_NATURE:
+        if getattr(self.model.config, "model_type", "") in LEFT_BY_NATURE:
             return True, False
         causal = any(getattr(module, "is_causal", False) is True for module in self.model.modules())
         told = causal and not self._is_pair and "position_ids" in (self._accepted or ())
@@ -194,6 +211,9 @@ class Batches:
             inputs["token_type_ids"] = self._stack([row.types for row in rows], self._left, fill)
         if self._positions:
             inputs["position_ids"] = (tokens.valid.long().cumsum(-1) - 1).clamp(min=0)
+        if self._chooses:
+            # One choice a text, in the shape that the head reads.
+            inputs = {name: value.unsqueeze(1) for name, value in inputs.items()}
         streams, targets = {"": tokens}, None
         if self._is_pair and "decoder_input_ids" in (self._accepted or ()):
             streams["decoder"], targets = self._decoder(rows)
@@ -203,11 +223,15 @@ class Batches:
 
     def _decoder(self, rows: Sequence[Row]) -> tuple[Tokens, Tensor]:
         """The decoder's stream when a text is its own target: a start token, then the text."""
+        shifted = [row.shifted(self._start) for row in rows]
+        return self._tokens(shifted, False), self._stack([row.ids for row in rows], False, IGNORED)
+
+    @property
+    def _start(self) -> int:
+        """The token that a decoder begins with."""
         config = self.model.config
         named = (getattr(config, name, None) for name in ("decoder_start_token_id", "bos_token_id"))
-        start = next((value for value in named if value is not None), self.pad_id)
-        shifted = [row.shifted(start) for row in rows]
-        return self._tokens(shifted, False), self._stack([row.ids for row in rows], False, IGNORED)
+        return next((value for value in named if value is not None), self.pad_id)
 
     @property
     def pad_id(self) -> int:

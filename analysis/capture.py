@@ -12,7 +12,7 @@ from typing import Any, Literal, get_args
 import torch
 from torch import nn
 
-from headwise.analysis.batching import Batch
+from headwise.analysis.batching import Batch, is_chooser
 from headwise.analysis.errors import BadInput
 from headwise.analysis.hooks import Hooks
 from headwise.analysis.keeping import KeptPass
@@ -272,7 +272,8 @@ def _run(model: nn.Module, sites: Mapping[str, Site], batch: Batch) -> None:
     trunk = getattr(model, "base_model", model)
     prefix = getattr(model, "base_model_prefix", "") + "."
     inside = all(site.module.startswith(prefix) and site.output.startswith(prefix) for site in sites.values())
-    if trunk is not model and inside and not (derives and "labels" in inputs):
+    # A head that chooses takes its choices apart before the trunk sees them.
+    if trunk is not model and inside and not is_chooser(model) and not (derives and "labels" in inputs):
         # The task head's logits are never looked at, and a large vocabulary makes them dear.
         inputs.pop("labels", None)
     else:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any
 
 import numpy as np
@@ -40,6 +40,13 @@ class Row:
     second: np.ndarray
     truncated: bool = False
 
+    def without_first(self) -> Row:
+        """The row without its first token."""
+        return Row(**{
+            field.name: getattr(self, field.name)[1:] if field.name != "truncated" else self.truncated
+            for field in fields(self)
+        })  # fmt: skip
+
     def shifted(self, start: int) -> Row:
         """The row as a decoder reads it when it should say this text: `start` first, the last token gone.
 
@@ -67,6 +74,22 @@ def word_spans(text: str) -> list[tuple[int, int]]:
     [(0, 2), (2, 3), (3, 4), (5, 7), (7, 8)]
     """
     return [match.span() for match in _WORD.finditer(text)]
+
+
+def with_choice(text: Text, choice: str, *, apart: bool) -> Text:
+    """The text as a model reads it with one of its choices: as a second text, or going on with it.
+
+    Args:
+        text: with `choices`; a second text it has stands before the choice.
+        choice: one of them.
+        apart: as a second text, as models of multiple choice read; otherwise as one text.
+
+    >>> with_choice(Text("The sky is", choices=("blue",)), "blue", apart=False).text
+    'The sky is blue'
+    """
+    if apart:
+        return Text(text.text, f"{text.pair} {choice}" if text.pair else choice)
+    return Text(" ".join(part for part in (text.text, text.pair, choice) if part))
 
 
 def encode(texts: Sequence[Text], tokenizer: Any, limit: int | None) -> list[Row]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import math
 from collections.abc import Iterator, Mapping
 from functools import cached_property
@@ -12,7 +13,8 @@ import torch
 from torch import Tensor, nn
 
 from headwise.analysis.batching import Batch, Batches, Tokens, accepted
-from headwise.analysis.encoding import encode
+from headwise.analysis.devices import home
+from headwise.analysis.encoding import Row, encode
 from headwise.analysis.errors import BadInput
 from headwise.analysis.media import Media
 from headwise.analysis.texts import Corpus, Text
@@ -40,7 +42,7 @@ class MediaBatches(Batches):
         self.corpus, self.batch_size, self.model, self.kind = corpus, batch_size, model, kinds[0]
         self.maker = _maker(processor, self.kind, corpus.source)
         self.tokenizer = getattr(processor, "tokenizer", None)
-        self.device = torch.device(device or (model.device if model is not None else "cpu"))
+        self.device = torch.device(device or (home(model) if model is not None else "cpu"))
         self.truncated, self.skipped, self.limit = 0, 0, None
         self._left, self._positions = False, False
         self._accepted = accepted(model) if model is not None else None
@@ -53,6 +55,12 @@ class MediaBatches(Batches):
     def __iter__(self) -> Iterator[Batch]:
         for group in self._groups:
             yield self._made(group, self._width)
+
+    @property
+    def mark(self) -> str:
+        """Sixteen hex digits that name the examples in the order in which they come."""
+        order = "".join(self.corpus.texts[i].id for group in self._groups for i in group)
+        return hashlib.sha256(order.encode()).hexdigest()[:16]
 
     def _grouped(self, sort: bool) -> list[tuple[int, ...]]:
         """The examples of every batch by their position; the longest clips first."""
@@ -108,7 +116,7 @@ class MediaBatches(Batches):
         streams: dict[str, Tokens] = {}
         targets = None
         if self._is_pair and self._takes("decoder_input_ids"):
-            streams["decoder"], targets = self._decoder(encode(self._pairs(texts), self.tokenizer, None))
+            streams["decoder"], targets = self._decoder(self._written(texts))
             inputs["decoder_input_ids"] = streams["decoder"].ids
             if self._takes("decoder_attention_mask"):
                 inputs["decoder_attention_mask"] = streams["decoder"].valid.long()
@@ -116,6 +124,18 @@ class MediaBatches(Batches):
             streams[""] = self._tokens(encode(self._pairs(texts), self.tokenizer, None), False)
             inputs["input_ids"], inputs["attention_mask"] = streams[""].ids, streams[""].valid.long()
         return Batch(inputs, texts, streams, index, targets, width)
+
+    def _written(self, texts: list[Text]) -> list[Row]:
+        """What is said of the images or clips, as a decoder should write it."""
+        rows = encode(self._pairs(texts), self.tokenizer, self._most_written)
+        # Whisper's tokenizer begins a text with the decoder's start token, which comes before it anyway.
+        return [row.without_first() if len(row.ids) > 1 and row.ids[0] == self._start else row for row in rows]
+
+    @property
+    def _most_written(self) -> int | None:
+        """Tokens that a decoder has positions for."""
+        positions = getattr(self.model.config, "max_target_positions", None)
+        return positions if isinstance(positions, int) and positions > 0 else None
 
     def _pairs(self, texts: list[Text]) -> list[Text]:
         """What is said of the images or clips, as texts of their own.
@@ -161,8 +181,11 @@ def positions_of(model: nn.Module, inputs: Mapping[str, Any]) -> int:
 
     Where a block goes over an image by windows, the side of a square with as many entries as its maps have.
 
-    >>> positions_of(nn.Linear(1, 1), {"input": torch.ones(1, 1)})
-    1
+    >>> from transformers import ViTConfig, ViTModel
+    >>> sizes = {"hidden_size": 4, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 4}
+    >>> model = ViTModel(ViTConfig(**sizes, image_size=8, patch_size=4))
+    >>> positions_of(model, {"pixel_values": torch.ones(1, 3, 8, 8)})
+    5
     """
     from headwise.analysis.sites import find_sites
 

@@ -106,6 +106,8 @@ def _rows(batch: Batch, rows: slice, most: int | None = None) -> Batch:
     def cut(value: Any, stream: str) -> Any:
         if not isinstance(value, Tensor) or value.dim() == 0 or len(value) != count:
             return value
+        if stream in before and value.dim() == 3 and (len(value), *value.shape[2:]) == before[stream]:
+            return value[rows, :, : width[stream]]  # a choice a text, as heads of multiple choice take it
         along = stream in before and tuple(value.shape[:2]) == before[stream]
         return value[rows, : width[stream]] if along else value[rows]
 

@@ -48,6 +48,21 @@ class Text:
         content = "\0".join([first, *([] if self.pair is None else [self.pair]), *self.choices])
         return hashlib.sha256(content.encode("utf-8", "surrogatepass")).hexdigest()[:16]
 
+    @property
+    def right(self) -> int | None:
+        """Number of the right choice, which the label says by number, letter or word for word; None if it does not.
+
+        >>> Text("2 + 2", choices=("3", "4"), label="B").right
+        1
+        """
+        if isinstance(self.label, int):
+            return self.label if 0 <= self.label < len(self.choices) else None
+        said = str(self.label).strip()
+        if said in self.choices:
+            return self.choices.index(said)
+        number = ord(said.upper()) - ord("A") if len(said) == 1 else -1
+        return number if 0 <= number < len(self.choices) else None
+
 
 @dataclass(frozen=True)
 class Corpus:

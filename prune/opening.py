@@ -16,8 +16,8 @@ from headwise.prune.skeleton import where_is
 #: Which of the library's doors opens what makes a model's main input.
 _READERS = {
     "pixel_values": "AutoImageProcessor",
-    "input_values": "AutoProcessor",
-    "input_features": "AutoProcessor",
+    "input_values": "AutoFeatureExtractor",
+    "input_features": "AutoFeatureExtractor",
 }
 
 
@@ -95,12 +95,15 @@ def _reader(model: Any, source: str, trust: bool, where: dict[str, str]) -> Any:
     kind = _READERS.get(getattr(model, "main_input_name", ""), "AutoTokenizer")
     shown = getattr(type(model), "input_modalities", ())
     # Of models that write from text and images, the text alone is looked at; a pair of towers wants both.
-    if "image" in shown and "text" in shown and (kind != "AutoTokenizer" or not model.can_generate()):
+    both = "image" in shown and "text" in shown and (kind != "AutoTokenizer" or not model.can_generate())
+    # What writes down what it sees or hears needs a tokenizer, too.
+    writes = type(model).__name__.endswith("ForCTC") or model.can_generate()
+    if both or (kind != "AutoTokenizer" and writes):
         kind = "AutoProcessor"
     what = "tokenizer" if kind == "AutoTokenizer" else "processor"
     try:
         return getattr(transformers, kind).from_pretrained(source, trust_remote_code=trust, **where)
-    except (OSError, ValueError, KeyError, ImportError) as error:
+    except (OSError, ValueError, KeyError, TypeError, ImportError) as error:
         first = next((line for line in str(error).splitlines() if line.strip()), type(error).__name__)
         raise BadInput(f"no {what} can be opened for {source!r}: {first}") from error
 

@@ -62,6 +62,10 @@ def compare(dense: Outcome, cut: Outcome, *, seed: int = 0, resamples: int = 200
     }
     if dense.labels is not None:
         found["per_class"] = _per_class(dense, before, after)
+    if dense.beside:
+        found["beside"] = {
+            name: {"dense": _number(value), "cut": _number(cut.beside[name])} for name, value in dense.beside.items()
+        }
     against = _against_dense(dense, cut)
     if against:
         found["against_dense"] = against

@@ -16,15 +16,18 @@ from headwise.analysis.encoding import encode
 from headwise.analysis.errors import BadInput
 from headwise.analysis.texts import Corpus, Text
 from headwise.prune.tasks.causal_lm import is_causal_lm
+from headwise.prune.tasks.gaps import gap_losses, gaps_of, summed_gaps
+from headwise.prune.tasks.masked_lm import is_masked_lm
 from headwise.prune.tasks.outcome import Outcome, judging
 from headwise.prune.tasks.windows import summed_losses, token_losses
 
 
 class MinimalPairs(BaseModel):
-    """How often the text gets more probability than its pair, as a whole, from a causal language model.
+    """How often the text gets more probability than its pair, as a whole.
 
-    BLiMP's files fit as they are: `{text: sentence_good, pair: sentence_bad, label: UID}`; the label, if
-    there is one, only groups the result.
+    A causal language model's probability is that of every token after those before it; a masked one's is its
+    pseudo-likelihood, every token masked in turn (Salazar 2020). BLiMP's files fit as they are:
+    `{text: sentence_good, pair: sentence_bad, label: UID}`; the label, if there is one, only groups the result.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -44,12 +47,15 @@ class MinimalPairs(BaseModel):
         """The task, once model and texts are found to fit.
 
         Raises:
-            BadInput: the model predicts no next token, or a text has no pair.
+            BadInput: the model predicts no tokens, its tokenizer has no mask, or a text has no pair.
         """
-        if not is_causal_lm(model):
-            raise BadInput(f"{type(model).__name__}: minimal pairs need a causal language model")
+        masked = is_masked_lm(model)
+        if not masked and not is_causal_lm(model):
+            raise BadInput(f"{type(model).__name__}: minimal pairs need a causal or masked language model")
+        if masked and getattr(tokenizer, "mask_token_id", None) is None:
+            raise BadInput("the tokenizer has no mask token, so nothing can be masked")
         _check(calibration)
-        return FittedPairs(tokenizer, token_limit(tokenizer, model, max_length), batch_size)
+        return FittedPairs(tokenizer, token_limit(tokenizer, model, max_length), batch_size, masked)
 
 
 @dataclass(frozen=True, eq=False)
@@ -59,6 +65,7 @@ class FittedPairs:
     tokenizer: Any = field(repr=False)
     limit: int | None = None
     batch_size: int = 32
+    masked: bool = False
 
     def losses(self, model: nn.Module, batch: Batch) -> Float[Tensor, " batch"]:
         """Softplus of the nats that the right sentence takes beyond the wrong one."""
@@ -75,10 +82,13 @@ class FittedPairs:
         _check(corpus)
         alone = [replace(text, pair=None) for text in corpus.texts]
         others = [Text(text.pair or "") for text in corpus.texts]
-        rows = [row.ids for row in encode([*alone, *others], self.tokenizer, self.limit)]
-        width = max(2, *(len(ids) for ids in rows))
+        rows = encode([*alone, *others], self.tokenizer, self.limit)
+        width = max(2, *(len(row.ids) for row in rows))
         with judging(model):
-            nats, counts = summed_losses(model, rows, width, width, self.batch_size)
+            if self.masked:
+                nats, counts = summed_gaps(model, rows, self.tokenizer.mask_token_id, self.batch_size)
+            else:
+                nats, counts = summed_losses(model, [row.ids for row in rows], width, width, self.batch_size)
         half = len(alone)
         seen = (counts[:half] > 0) & (counts[half:] > 0)
         right = (nats[:half] < nats[half:])[seen].astype(np.float64)
@@ -93,11 +103,18 @@ class FittedPairs:
             texts=texts,
             predictions=["right" if ok else "wrong" for ok in right],
             labels=[text.label for text in texts] if labelled else None,
-            skipped={"a sentence of fewer than two tokens": int((~seen).sum())} if not seen.all() else {},
+            skipped={"a sentence without a token to predict": int((~seen).sum())} if not seen.all() else {},
         )
 
     def _nats(self, model: nn.Module, texts: list[Text]) -> Float[Tensor, " batch"]:
-        rows = [row.ids for row in encode([replace(t, pair=None) for t in texts], self.tokenizer, self.limit)]
+        encoded = encode([replace(text, pair=None) for text in texts], self.tokenizer, self.limit)
+        if self.masked:
+            gaps = gaps_of(encoded)
+            found = [torch.zeros(0), *gap_losses(model, encoded, gaps, self.tokenizer.mask_token_id, self.batch_size)]
+            nats = torch.cat([part.to(found[-1].device) for part in found])
+            owner = torch.tensor([gap.text for gap in gaps], dtype=torch.long, device=nats.device)
+            return nats.new_zeros(len(texts)).index_add(0, owner, nats)
+        rows = [row.ids for row in encoded]
         device: Any = model.device
         ids = torch.zeros(len(rows), max(1, *(len(row) for row in rows)), dtype=torch.long)
         valid = torch.zeros_like(ids, dtype=torch.bool)

@@ -36,6 +36,7 @@ class Outcome:
         probabilities: `[example, class]`, where the model gives a distribution for each example.
         weights: `[example]`, how much an example counts (its tokens, say).
         skipped: examples that could not be judged, by reason.
+        beside: further metrics over all examples, which nothing is decided by.
     """
 
     kind: str
@@ -51,6 +52,7 @@ class Outcome:
     probabilities: np.ndarray | None = None
     weights: np.ndarray | None = None
     skipped: dict[str, int] = field(default_factory=dict)
+    beside: dict[str, float] = field(default_factory=dict)
 
     @property
     def ids(self) -> list[str]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal
 
@@ -20,13 +20,17 @@ from headwise.prune.tasks.outcome import Outcome, judging
 
 
 class SequenceToSequence(BaseModel):
-    """What is written for each text, held against its pair: chrF (Popović 2015) or exact match, mean over texts."""
+    """What is written for each text, held against its pair: the mean over texts of the metric.
+
+    chrF (Popović 2015) suits translation, ROUGE (Lin 2004) summaries, exact match short answers.
+    """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     kind: Literal["sequence-to-sequence"] = "sequence-to-sequence"
-    metric: Literal["chrf", "exact-match"] = Field(
-        default="chrf", description="sentence chrF of sacrebleu (0 to 1), or the share of texts written exactly"
+    metric: Literal["chrf", "rouge-1", "rouge-2", "rouge-l", "exact-match"] = Field(
+        default="chrf",
+        description="sentence chrF of sacrebleu, F1 of rouge-score (both 0 to 1), or the share of texts written exactly",
     )
     beams: Annotated[int, Field(ge=1, le=64)] = Field(default=1, description="1 writes greedily")
     new_tokens: Annotated[int, Field(ge=1, le=4096)] = Field(default=64, description="the most tokens written")
@@ -44,13 +48,13 @@ class SequenceToSequence(BaseModel):
         """The task, once model and texts are found to fit.
 
         Raises:
-            BadInput: the model is no encoder-decoder that writes, a text has no pair, or sacrebleu is missing.
+            BadInput: the model is no encoder-decoder that writes, a text has no pair, or the metric's
+                library is missing.
         """
         if not writes_from_text(model):
             raise BadInput(f"{type(model).__name__} is no encoder-decoder that writes text")
         _check(calibration)
-        if self.metric == "chrf":
-            _chrf("a", "a")
+        _score_of(self.metric)("a", "a")
         return FittedWriter(self, tokenizer, batch_size, max_length)
 
 
@@ -103,7 +107,7 @@ class FittedWriter:
                 said.update(zip(batch.index, texts, strict=True))
         order = sorted(said)
         texts = [corpus.texts[i] for i in order]
-        score = _chrf if self.task.metric == "chrf" else _exact
+        score = _score_of(self.task.metric)
         scores = np.array([score(said[i], corpus.texts[i].pair or "") for i in order], dtype=np.float64)
         return Outcome(
             kind="sequence-to-sequence",
@@ -126,6 +130,25 @@ class FittedWriter:
         for i, row in enumerate(rows):
             ids[i, : len(row)], valid[i, : len(row)] = torch.tensor(row, dtype=torch.long), True
         return ids.to(device), valid.to(device)
+
+
+def _score_of(metric: str) -> Callable[[str, str], float]:
+    """What a metric makes of a written text and the right one.
+
+    Raises:
+        BadInput: the library that has the metric is not installed.
+    """
+    return {"chrf": _chrf, "exact-match": _exact}.get(metric) or _rouge(metric)
+
+
+def _rouge(metric: str) -> Callable[[str, str], float]:
+    try:
+        from rouge_score.rouge_scorer import RougeScorer
+    except ImportError as error:
+        raise BadInput("ROUGE needs rouge-score: pip install 'headwise[tasks]', or use metric: chrf") from error
+    name = {"rouge-1": "rouge1", "rouge-2": "rouge2", "rouge-l": "rougeL"}[metric]
+    scorer = RougeScorer([name], use_stemmer=False)
+    return lambda said, right: float(scorer.score(right, said)[name].fmeasure)
 
 
 def _exact(said: str, right: str) -> float:
