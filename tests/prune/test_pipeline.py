@@ -27,7 +27,7 @@ from tests.prune.tiny_run import checkpoint, settings, table, tokenizer
 
 FILES = {
     "recipe.yaml", "environment.json", "evidence", "plan.json", "proof.json", "compensation.json", "accuracy.json",
-    "drift.json", "speed.json", "checkpoint", "report.html", "report.md", "report.json",
+    "stability.json", "drift.json", "speed.json", "checkpoint", "report.html", "report.md", "report.json",
 }  # fmt: skip
 #: What a run decides and makes; times aside, all of it must be repeatable.
 STAGES = (
