@@ -4,7 +4,7 @@ Dev texts choose the default, test texts judge it: for every method, share of he
 texts the logits of the cut model are kept, so that intervals can resample texts and seeds together. What is done
 already is not done again.
 
-    python benchmarks/sst2.py DATA FOLDER [--methods all|main] [--seeds 3] [--parts dev test]
+    python benchmarks/sst2.py DATA FOLDER [--methods all|main] [--seeds 0 1 2] [--parts dev test]
     python benchmarks/sst2.py DATA FOLDER --report benchmarks/sst2.png
 
 DATA holds train.tsv, dev.tsv, test.tsv (`text<TAB>label`, no header); FOLDER keeps the classifier and the logits.
@@ -33,30 +33,40 @@ from headwise.prune.tasks import TASKS
 
 FRACTIONS = (0.25, 0.5, 0.6, 0.75, 0.85)
 CALIBRATION = 1024
-NONE, REPAIR = {"kind": "none"}, {"kind": "reconstruction"}
-#: name -> score, compensation. The first is the default; the two with `gradient` are Michel's score.
+NONE, BIAS, SCALE = {"kind": "none"}, {"kind": "bias"}, {"kind": "scale"}
+SEQUENTIAL = {"kind": "sequential", "target": "output"}
+#: Least squares block by block alone, and followed by the correction of the outputs, which is the default here.
+REPAIR, CORRECTED = {"kind": "reconstruction", "correct": "none"}, {"kind": "reconstruction"}
+RECONSTRUCTION = {"kind": "reconstruction", "weight": "output"}
+OUTPUTS = {"kind": "reconstruction", "weight": "gradient", "loss": "outputs"}
+#: name -> score, compensation. The first is the default; `gradient` alone is Michel's score.
 METHODS = {
-    "reconstruction, output": ({"kind": "reconstruction", "weight": "output"}, REPAIR),
-    "reconstruction by outputs + repair by outputs": (
-        {"kind": "reconstruction", "weight": "gradient", "loss": "outputs"},
-        {"kind": "reconstruction", "weight": "gradient", "loss": "outputs"},
-    ),
+    "default": (RECONSTRUCTION, CORRECTED),
+    "reconstruction, output": (RECONSTRUCTION, REPAIR),
     "gradient": ({"kind": "gradient"}, NONE),
     "gradient + repair": ({"kind": "gradient"}, REPAIR),
     "reconstruction, gradient": ({"kind": "reconstruction", "weight": "gradient"}, REPAIR),
     "reconstruction, none": ({"kind": "reconstruction", "weight": "none"}, REPAIR),
     "fisher + repair": ({"kind": "fisher"}, REPAIR),
+    "gradient + corrected repair": ({"kind": "gradient"}, CORRECTED),
+    "magnitude + corrected repair": ({"kind": "magnitude"}, CORRECTED),
+    "random + corrected repair": ({"kind": "random"}, CORRECTED),
+    "reconstruction by outputs + repair by outputs": (OUTPUTS, {**OUTPUTS, "correct": "none"}),
+    "reconstruction, output + sequential": (RECONSTRUCTION, SEQUENTIAL),
+    "reconstruction, output + scale": (RECONSTRUCTION, SCALE),
     "fisher, block + repair": ({"kind": "fisher", "form": "block"}, REPAIR),
+    "gradient + bias": ({"kind": "gradient"}, BIAS),
     "magnitude + repair": ({"kind": "magnitude"}, REPAIR),
     "random + repair": ({"kind": "random"}, REPAIR),
-    "gradient + bias": ({"kind": "gradient"}, {"kind": "bias"}),
-    "reconstruction, output + sequential": (
-        {"kind": "reconstruction", "weight": "output"}, {"kind": "sequential", "target": "output"},
-    ),
+    "activation + repair": ({"kind": "activation"}, REPAIR),
+    "variance + bias": ({"kind": "variance"}, BIAS),
+    "variance + repair": ({"kind": "variance"}, REPAIR),
+    "taylor2 + repair": ({"kind": "taylor2"}, REPAIR),
+    "ablation + repair": ({"kind": "ablation"}, REPAIR),
 }  # fmt: skip
-DEFAULT, MICHEL = "reconstruction, output", "gradient"
-MAIN = ["reconstruction, output", "gradient", "gradient + repair", "reconstruction, gradient", "reconstruction, none",
-        "fisher + repair"]  # fmt: skip
+DEFAULT, MICHEL = "default", "gradient"
+MAIN = ["default", "reconstruction, output", "gradient", "gradient + repair", "reconstruction, gradient",
+        "reconstruction, none", "fisher + repair"]  # fmt: skip
 
 
 def logits_of(model: torch.nn.Module, found: object, count: int) -> np.ndarray:
@@ -68,7 +78,9 @@ def logits_of(model: torch.nn.Module, found: object, count: int) -> np.ndarray:
     return result
 
 
-def measure(data: Path, folder: Path, methods: list[str], seeds: int, parts: list[str]) -> None:
+def measure(
+    data: Path, folder: Path, methods: list[str], seeds: list[int], parts: list[str], fractions: list[float]
+) -> None:
     """Fill the folder with logits."""
     model, tokenizer = classifier(data, folder / "classifier")
     sites, results = find_sites(model), folder / "logits"
@@ -80,19 +92,22 @@ def measure(data: Path, folder: Path, methods: list[str], seeds: int, parts: lis
         if not (results / f"{part}-dense.npy").exists():
             np.save(results / f"{part}-labels.npy", [int(text.label) for text in texts.texts])
             np.save(results / f"{part}-dense.npy", logits_of(model, inputs[part], len(texts)))
-    for seed in range(seeds):
+    for seed in seeds:
         texts = train.sample(CALIBRATION, seed)
         task = TASKS["text-classification"]().fit(model, tokenizer, texts, seed=seed, batch_size=32, max_length=64)
         calibration = Calibration(model, sites, batches(texts, tokenizer, batch_size=32, **how), task, seed=seed)
         for name in methods:
-            one(name, seed, calibration, inputs, judged, results)
+            one(name, seed, calibration, inputs, judged, results, fractions)
 
 
-def one(name: str, seed: int, calibration: Calibration, inputs: dict, judged: dict, results: Path) -> None:
+def one(
+    name: str, seed: int, calibration: Calibration, inputs: dict, judged: dict, results: Path,
+    fractions: list[float],
+) -> None:  # fmt: skip
     """All shares of one method and seed."""
     score, repair = METHODS[name]
     found = None
-    for fraction in FRACTIONS:
+    for fraction in fractions:
         where = {part: results / f"{part}-{name}-{fraction}-{seed}.npy" for part in inputs}
         if all(path.exists() for path in where.values()):
             continue
@@ -231,7 +246,8 @@ if __name__ == "__main__":
     parser.add_argument("data", type=Path)
     parser.add_argument("folder", type=Path)
     parser.add_argument("--methods", default="main", help="all, main, or names separated by semicolons")
-    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
+    parser.add_argument("--fractions", type=float, nargs="+", default=list(FRACTIONS))
     parser.add_argument("--parts", nargs="+", default=["dev", "test"])
     parser.add_argument("--report", type=Path, nargs="?", const=Path("benchmarks/sst2.png"))
     asked = parser.parse_args()
@@ -240,5 +256,5 @@ if __name__ == "__main__":
     else:
         torch.set_num_threads(1)
         names = {"all": list(METHODS), "main": MAIN}.get(asked.methods) or asked.methods.split(";")
-        measure(asked.data, asked.folder, names, asked.seeds, asked.parts)
+        measure(asked.data, asked.folder, names, asked.seeds, asked.parts, asked.fractions)
         (asked.folder / "facts.json").write_text(json.dumps({"seeds": asked.seeds, "calibration": CALIBRATION}) + "\n")

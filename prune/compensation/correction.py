@@ -42,16 +42,6 @@ def scores_texts(calibration: Calibration) -> bool:
     return False
 
 
-def outputs_of(calibration: Calibration) -> dict[str, float]:
-    """What the model now puts out along each text's random direction (`Outputs`), by the text's id."""
-    found: dict[str, float] = {}
-    with still(calibration.model), torch.no_grad():
-        for batch in track(calibration.batches, label="Reading outputs"):
-            values = Outputs(calibration.seed).losses(calibration.model, batch).tolist()
-            found.update(zip((text.id for text in batch.texts), values, strict=True))
-    return found
-
-
 def correct(
     calibration: Calibration,
     lost: Mapping[Block, Sequence[int]],
@@ -74,7 +64,7 @@ def correct(
     Args:
         calibration: the model, repaired, not yet cut.
         lost: heads that go, by block; other blocks do not change.
-        wanted: what the dense model put out (`outputs_of`).
+        wanted: what the dense model put out (`Calibration.outputs`).
         ridge: of the contexts' second moment, in units of its mean diagonal.
         with_bias: whether biases change where there are any.
 

@@ -61,11 +61,11 @@ class Reconstruct(BaseModel):
             BadInput: `weight: gradient` without a task, or a loss without gradient.
         """
         from headwise.prune.compensation.apply import lost_of
-        from headwise.prune.compensation.correction import correct, outputs_of, scores_texts
+        from headwise.prune.compensation.correction import correct, scores_texts
 
         lost = lost_of(calibration.sites, remove)
         asked = self.correct == "outputs" or (self.correct == "auto" and bool(lost) and scores_texts(calibration))
-        wanted = outputs_of(calibration) if lost and asked else {}
+        wanted = calibration.outputs() if lost and asked else {}
         report = {"kind": self.kind, **apply(calibration, remove, self._refit, self.weight, self.loss)}
         if wanted:
             report["correction"] = correct(calibration, lost, wanted, self.ridge, self.bias == "auto")

@@ -76,6 +76,15 @@ class Calibration:
             self._passes["none"] = collect(self.model, self.sites, self.batches, label="Moments of contexts")
         return self._passes["none"]
 
+    def outputs(self) -> dict[str, float]:
+        """One forward pass: what the model puts out along each text's random direction, made once and remembered."""
+        from headwise.prune.importance.outputs import outputs_of
+
+        if "dense outputs" not in self._passes:
+            self._passes["dense outputs"] = outputs_of(self.model, self.batches, self.seed)
+        found: dict[str, float] = self._passes["dense outputs"]
+        return found
+
     def moments(self, weight: str, loss: str = "labels") -> Any:
         """Moments of contexts, `weight` being `gradient` or `none`."""
         return self.gradients(moments=True, loss=loss) if weight == "gradient" else self.contexts()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import torch
@@ -10,6 +11,8 @@ from torch import Tensor, nn
 
 from headwise.analysis.batching import Batch
 from headwise.analysis.errors import BadInput
+from headwise.analysis.progress import track
+from headwise.analysis.still import still
 
 
 @dataclass(frozen=True)
@@ -47,6 +50,16 @@ class Outputs:
                 row = _one_token(row, batch, index, generator)
             rows.append((_direction(len(row), scored and len(row) > 1, generator).to(row) * row).sum())
         return torch.stack(rows)
+
+
+def outputs_of(model: nn.Module, batches: Iterable[Batch], seed: int = 0) -> dict[str, float]:
+    """What a model puts out along each text's random direction, by the text's id."""
+    found: dict[str, float] = {}
+    with still(model), torch.no_grad():
+        for batch in track(batches, label="Reading outputs"):
+            values = Outputs(seed).losses(model, batch).tolist()
+            found.update(zip((text.id for text in batch.texts), values, strict=True))
+    return found
 
 
 def _direction(size: int, centred: bool, generator: torch.Generator) -> Tensor:

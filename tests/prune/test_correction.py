@@ -8,7 +8,7 @@ from headwise.analysis.gates import contexts, gated
 from headwise.analysis.projections import output_bias, output_weight
 from headwise.analysis.sites import find_sites
 from headwise.analysis.texts import Text
-from headwise.prune.compensation.correction import correct, outputs_of, ridge_by_left_out, scores_texts
+from headwise.prune.compensation.correction import correct, ridge_by_left_out, scores_texts
 from headwise.prune.compensation.reconstruction import Reconstruct
 from headwise.prune.importance import Calibration
 from headwise.prune.importance.outputs import Outputs
@@ -108,7 +108,7 @@ def test_a_correction_moves_the_outputs_as_ridge_regression_on_explicit_gradient
     model = made()
     features = explained(model, remove, 1e-2)
     with gated(model, remove):
-        now = outputs_of(calibration(model))
+        now = calibration(model).outputs()
     names = [text.id for batch in batched() for text in batch.texts]
     rng = np.random.default_rng(1)
     lacks = 1e-4 * (features @ rng.normal(size=features.shape[1]) / np.linalg.norm(features, axis=1).mean())
@@ -117,7 +117,7 @@ def test_a_correction_moves_the_outputs_as_ridge_regression_on_explicit_gradient
     lost = {block: remove[name] for name, block in blocks_of(find_sites(model)).items() if name in remove}
     report = correct(calibration(model), lost, wanted, 1e-2)
     with gated(model, remove):
-        then = outputs_of(calibration(model))
+        then = calibration(model).outputs()
     weights, errors = ridge_by_left_out(features @ features.T, lacks)
     moved = np.array([then[name] - now[name] for name in names])
     np.testing.assert_allclose(moved, features @ (features.T @ weights), rtol=1e-2, atol=1e-2 * np.abs(moved).max())
