@@ -17,7 +17,6 @@ _KEYS: dict[str, dict[str, str]] = {
     "take": {"tensor": _STR, "axis": _INT, "of": _INT, "runs": _RUNS},
     "zero": {"tensor": _STR},
     "set": {"name": _STR},
-    "bias": {"features": _INT},
     "copy": {"from": _STR, "name": _STR},
     "children": {"name": _STR, "keep": _LIST},
     "argument": {"argument": _STR},
@@ -100,6 +99,8 @@ def _fits(where: str, module: Any, path: str, edit: Mapping[str, Any], shapes: S
     match edit["edit"]:
         case "take":
             _takes(where, module, path, edit, shapes)
+        case "set" if not _same_kind(module.__dict__.get(edit["name"]), edit["value"]):
+            raise BadInput(f"{where}: {type(module).__name__} keeps no such number under {edit['name']!r}")
         case "zero" if not isinstance(getattr(module, edit["tensor"], None), Tensor):
             raise BadInput(f"{where}: there is no tensor {edit['tensor']!r}")
         case "children":
@@ -116,8 +117,13 @@ def _fits(where: str, module: Any, path: str, edit: Mapping[str, Any], shapes: S
             raise BadInput(f"{where}: {type(module).__name__} sorts no distances into buckets")
         case "config" if not hasattr(module, "config"):
             raise BadInput(f"{where}: the module has no configuration")
-        case "bias" if getattr(module, "weight", None) is None:
-            raise BadInput(f"{where}: the module is no linear map")
+
+
+def _same_kind(held: Any, value: Any) -> bool:
+    """Whether an attribute holds a number, a flag or a shape, and the new value is another of these."""
+    if isinstance(held, (tuple, list)):
+        return isinstance(value, list) and len(value) == len(held)
+    return isinstance(held, bool) is isinstance(value, bool) and isinstance(held, int) and isinstance(value, int)
 
 
 def _takes(where: str, module: Any, path: str, edit: Mapping[str, Any], shapes: Shapes) -> None:

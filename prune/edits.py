@@ -7,7 +7,6 @@ Each edit is a plain dictionary with `edit` (its kind) and `module` (a path coun
 take      keep runs of entries of a tensor along an axis: `tensor, axis, of, runs`
 zero      fill a tensor with zeros (a ghost head's output columns): `tensor`
 set       set an attribute: `name, value`
-bias      give a linear map a bias of zeros: `features`
 copy      put a copy of another submodule under a name: `from, name`
 children  keep, in this order, some modules of a list: `name, keep`
 argument  keep the heads of a forward argument along an axis, or drop it (no axis): `argument, axis, heads, keep`

@@ -46,8 +46,7 @@ def fresh_record(
         raise BadInput(
             f"the checkpoint's record names sites {list(record['sites'])[:6]}, {stock.__name__} has {list(sites)[:6]}"
         )
-    biased = [name for name, data in record["sites"].items() if data.get("bias")]
-    return edits_between(model, sites, wanted, biased)
+    return edits_between(model, sites, wanted)
 
 
 def _dense_on_meta(stock: Any, config: Any) -> Any:
@@ -85,8 +84,10 @@ def _check(record: Any) -> None:
     sites, edits = record.get("sites"), record.get("edits")
     if not isinstance(sites, Mapping) or not sites or not isinstance(edits, list):
         raise BadInput("the checkpoint's record is damaged: it needs a mapping `sites` and a list `edits`")
+    ours = record.get("transformers") == transformers.__version__
     for name, data in sites.items():
-        wrong = _wrong(data)
+        # The edits of another release are not applied.
+        wrong = _wrong(data) or (_contradicted(data, edits) if ours else "")
         if wrong:
             raise BadInput(f"the checkpoint's record of site {name} is damaged: {wrong}")
 
@@ -112,6 +113,29 @@ def _wrong(data: Any) -> str:
     if ghost is not None and not (_whole_number(ghost, 0) and ghost < heads):
         return f"ghost is {ghost!r:.60}, expected a head below {heads}"
     return "" if isinstance(data.get("whole"), bool) else f"whole is {data.get('whole')!r:.60}, expected true or false"
+
+
+def _contradicted(data: Mapping[str, Any], edits: list[Any]) -> str:
+    """What the edits leave of a site's output projection, if it is not what its entry says, or ``."""
+    path, _, bare = data["output"].partition(":")
+    width = 1 if bare else data["head_dim"]
+    entries = list(range(data["heads"] * width))
+    of_output = [edit for edit in edits if isinstance(edit, Mapping) and edit.get("edit") == "take"
+                 and (edit.get("module"), edit.get("tensor")) == (path, bare or "weight")]  # fmt: skip
+    for edit in of_output:
+        if _runs(edit.get("runs")):
+            entries = [entry for start, stop in edit["runs"] for entry in entries[start:stop]]
+    left = data["kept"] if data["ghost"] is None else [data["ghost"]]
+    if entries == [head * width + column for head in left for column in range(width)]:
+        return ""
+    return f"it says that heads {data['kept']} are left, its edits leave others"
+
+
+def _runs(value: Any) -> bool:
+    """Whether these are runs; what else is wrong with an edit is told when it is held against the shapes."""
+    return isinstance(value, list) and all(
+        isinstance(run, list) and len(run) == 2 and all(_whole_number(end, 0) for end in run) for run in value
+    )
 
 
 def _whole_number(value: Any, least: int) -> bool:

@@ -61,12 +61,6 @@ def _zero(model: nn.Module, module: nn.Module, edit: dict[str, Any]) -> None:
         getattr(module, edit["tensor"]).zero_()
 
 
-def _bias(model: nn.Module, module: Any, edit: dict[str, Any]) -> None:
-    weight = module.weight
-    zeros = torch.zeros(edit["features"], dtype=weight.dtype, device=weight.device)
-    module.bias = nn.Parameter(zeros, requires_grad=weight.requires_grad)
-
-
 def _copy(model: nn.Module, module: nn.Module, edit: dict[str, Any]) -> None:
     source = root_path(model, edit["from"])
     if source is None:
@@ -107,7 +101,7 @@ def _distances(model: nn.Module, module: Any, edit: dict[str, Any]) -> None:
 
 
 _KINDS = {
-    "take": _take, "set": _set, "zero": _zero, "bias": _bias, "copy": _copy, "children": _children,
+    "take": _take, "set": _set, "zero": _zero, "copy": _copy, "children": _children,
     "argument": _argument, "output": _output, "config": _config, "replace": _replace,
     "distances": _distances,
 }  # fmt: skip

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from torch import nn
 
-from headwise.analysis.anatomy import dissect, widths
+from headwise.analysis.anatomy import dissect
 from headwise.analysis.errors import BadInput, CannotCut
 from headwise.analysis.gates import check_heads
 from headwise.analysis.paths import record_path
@@ -85,9 +85,8 @@ def cut(model: nn.Module, plan: Plan | Heads, *, inputs: Mapping[str, Any] | Non
     )  # fmt: skip
     replay(model, edits)
     record = read_record(model) or {"edits": [], "sites": {}}
-    biased = {name for name, data in record["sites"].items() if data.get("bias")}
     config: Any = model.config
-    config.headwise = _record(model, sites, decisions, [*record["edits"], *edits], biased)
+    config.headwise = _record(model, sites, decisions, [*record["edits"], *edits])
     # transformers 4 keeps a generation cache on the model, sized for the dense heads.
     model.__dict__.pop("_cache", None)
     return model
@@ -136,35 +135,13 @@ def _refuse(model: nn.Module, sites: Mapping[str, Site], remove: Heads) -> None:
             )
 
 
-def edits_between(
-    model: nn.Module, sites: Mapping[str, Site], wanted: Mapping[str, Decision], biased: Sequence[str] = ()
-) -> dict[str, Any]:
+def edits_between(model: nn.Module, sites: Mapping[str, Site], wanted: Mapping[str, Decision]) -> dict[str, Any]:
     """The record that takes a dense model straight to given decisions; the model is only read."""
     changed = {
         name: decision for name, decision in wanted.items() if decision != dense(decision.heads, decision.kv_heads)
     }
     edits, decisions = _edits(model, sites, changed)
-    widened = [_bias_edit(model, sites[name]) for name in biased if name in sites]
-    return _record(model, sites, decisions, [*widened, *edits], set(biased))
-
-
-def give_bias(model: nn.Module, site: Site) -> None:
-    """Give a site's output projection a bias of zeros, and note it in the record that `save` keeps.
-
-    Compensation needs a place for the mean of what was removed; Llama's kin have none.
-    """
-    edit = json.loads(json.dumps(_bias_edit(model, site)))
-    replay(model, [edit])
-    sites = find_sites(model)
-    before = read_record(model) or {"edits": [], "sites": {}}
-    biased = {name for name, data in before["sites"].items() if data.get("bias")} | {site.name}
-    config: Any = model.config
-    config.headwise = _record(model, sites, decisions_of(model, sites), [*before["edits"], edit], biased)
-
-
-def _bias_edit(model: nn.Module, site: Site) -> Edit:
-    features = widths(model.get_submodule(site.output))[1]
-    return {"edit": "bias", "module": record_path(model, site.output), "features": features}
+    return _record(model, sites, decisions, edits)
 
 
 def _edits(
@@ -190,7 +167,7 @@ def _edits(
 
 
 def _record(
-    model: nn.Module, sites: Mapping[str, Site], decisions: Mapping[str, Decision], edits: list[Edit], biased: set[str]
+    model: nn.Module, sites: Mapping[str, Site], decisions: Mapping[str, Decision], edits: list[Edit]
 ) -> dict[str, Any]:
     """What the configuration of a cut model says: the decisions, which are the truth, and their edits."""
     from importlib.metadata import version
@@ -203,7 +180,7 @@ def _record(
             "heads": site.heads, "kv_heads": site.kv_heads, "head_dim": site.head_dim, "kind": site.kind,
             "stack": site.stack, "layer": site.layer, "call": site.call, "calls": site.calls, "window": site.window,
             "refusal": site.refusal, "kept": list(decision.kept), "kv": list(decision.kv),
-            "ghost": decision.ghost, "whole": decision.whole, "bias": name in biased,
+            "ghost": decision.ghost, "whole": decision.whole,
         }  # fmt: skip
     return {
         "schema": 1, "headwise": version("headwise"), "transformers": version("transformers"),
