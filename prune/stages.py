@@ -105,9 +105,11 @@ class Stages:
         if not path.exists():
             self.replace_json(name, make())
         try:
-            found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-        except ValueError as error:
+            found = json.loads(path.read_text(encoding="utf-8"))
+        except (ValueError, RecursionError) as error:
             raise BadInput(f"{path} is broken ({error}); delete it to have it made again") from error
+        if not isinstance(found, dict):
+            raise BadInput(f"{path} holds a {type(found).__name__}, not an object; delete it to have it made again")
         return found
 
     def replace_json(self, name: str, content: Mapping[str, Any]) -> None:

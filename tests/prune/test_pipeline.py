@@ -31,15 +31,9 @@ FILES = {
 }  # fmt: skip
 #: What a run decides and makes; times aside, all of it must be repeatable.
 STAGES = (
-    "evidence",
-    "plan.json",
-    "proof.json",
-    "compensation.json",
-    "accuracy.json",
-    "drift.json",
-    "speed.json",
-    "checkpoint",
-)
+    "evidence", "plan.json", "stability.json", "proof.json", "compensation.json", "accuracy.json", "drift.json",
+    "speed.json", "checkpoint",
+)  # fmt: skip
 
 
 @pytest.fixture(scope="module")
@@ -365,9 +359,9 @@ def killed(stage, when, arguments):
     return subprocess.run(said, capture_output=True, text=True, env={**os.environ, "OMP_NUM_THREADS": "1"})
 
 
-def interrupted_at(stage, when, place, done, tmp_path):
+def interrupted_at(stage, when, place, done, tmp_path, *changes, files=FILES):
     said = ["prune", place / "model", "-r", "gradient", "--quiet", "--output-dir", tmp_path / "run"]
-    for change in settings(None, place / "texts.jsonl"):
+    for change in settings(None, place / "texts.jsonl", *changes):
         said += ["--set", change]
     finished = killed(stage, when, said)
     assert finished.returncode == -signal.SIGKILL, finished.stderr
@@ -377,7 +371,7 @@ def interrupted_at(stage, when, place, done, tmp_path):
     assert (stage in kept) == (when == "after" and stage in STAGES)
     resumed = main([str(word) for word in (*said, "--resume")])
     assert resumed == 0
-    assert {path.name for path in (tmp_path / "run").iterdir()} == FILES
+    assert {path.name for path in (tmp_path / "run").iterdir()} == files
     same(done.folder, tmp_path / "run")
     now = {name: (tmp_path / "run" / name).stat().st_mtime_ns for name in kept}
     assert now == kept, "a finished stage was made again"
@@ -393,6 +387,15 @@ def test_a_killed_run_resumes_to_the_same_plan_and_weights(stage, when, place, d
 @pytest.mark.parametrize("stage", [*STAGES, "report.html", "report.json"])
 def test_a_run_killed_at_any_stage_resumes(stage, when, place, done, tmp_path):
     interrupted_at(stage, when, place, done, tmp_path)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("stage", ["recovery.json", "accuracy.json", "checkpoint"])
+def test_a_run_that_trains_resumes_to_the_same_weights(stage, place, tmp_path):
+    more = "recover={kind: finetune, epochs: 1}"
+    whole = run(recipe(place, "gradient", more), output_dir=tmp_path / "whole")
+    (tmp_path / "killed").mkdir()
+    interrupted_at(stage, "after", place, whole, tmp_path / "killed", more, files={*FILES, "recovery.json"})
 
 
 def partial(done, folder, *names):

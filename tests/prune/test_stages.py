@@ -124,10 +124,11 @@ def test_a_text_of_an_interrupted_run_must_say_the_same(tmp_path):
         stages.text("recipe.yaml", lambda: "a")
 
 
-def test_a_broken_file_of_an_interrupted_run_is_named(tmp_path):
+@pytest.mark.parametrize("text", ["{", "[]", "null", "[" * 100_000])
+def test_a_broken_file_of_an_interrupted_run_is_named(text, tmp_path):
     with broken_off(tmp_path / "run") as stages:
         stages.json("plan.json", dict)
-    (tmp_path / "run.partial" / "plan.json").write_text("{")
+    (tmp_path / "run.partial" / "plan.json").write_text(text)
     with pytest.raises(BadInput, match=r"plan\.json.*delete it"), Stages(tmp_path / "run", resume=True) as stages:
         stages.json("plan.json", dict)
 
