@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from headwise.prune.checkpoint import load, save
+    from headwise.prune.hub import push_to_hub
     from headwise.prune.pipeline import Run, run
     from headwise.prune.plan import Plan
     from headwise.prune.recipe import Recipe
@@ -17,9 +18,9 @@ if TYPE_CHECKING:
 
 _HOME = {
     "Plan": "plan", "Recipe": "recipe", "Run": "pipeline", "cut": "surgery", "load": "checkpoint",
-    "run": "pipeline", "save": "checkpoint",
+    "push_to_hub": "hub", "run": "pipeline", "save": "checkpoint",
 }  # fmt: skip
-__all__ = ["Plan", "Recipe", "Run", "cut", "load", "run", "save"]
+__all__ = ["Plan", "Recipe", "Run", "cut", "load", "push_to_hub", "run", "save"]
 
 
 def __getattr__(name: str) -> Any:

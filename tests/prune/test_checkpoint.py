@@ -319,17 +319,31 @@ numpy.save(sys.argv[1] + "/found.npy", found)
     np.testing.assert_allclose(np.load(tmp_path / "found.npy"), here.encode(["A dog runs.", "Rain falls."]), atol=1e-5)
 
 
-def test_the_whole_folder_can_be_uploaded(tmp_path, monkeypatch):
-    """`push_to_hub` of the folder needs no other file: what was uploaded opens."""
+def test_an_upload_holds_everything_that_opening_needs(tmp_path, monkeypatch):
     import shutil
 
     import huggingface_hub
 
-    folder = save(cut_model(), tmp_path / "cut")
-    monkeypatch.setattr(huggingface_hub.HfApi, "upload_folder",
-                        lambda self, *, folder_path, **_: shutil.copytree(folder_path, tmp_path / "hub"))  # fmt: skip
-    huggingface_hub.HfApi().upload_folder(repo_id="me/cut", folder_path=folder)
-    assert torch.equal(outputs(load(tmp_path / "hub")), outputs(load(folder)))
+    from headwise.prune.hub import push_to_hub
+
+    def created(self, repo_id, **how):
+        (tmp_path / repo_id).mkdir(parents=True)
+
+    def uploaded(self, *, repo_id, folder_path, **how):
+        shutil.copytree(folder_path, tmp_path / repo_id, dirs_exist_ok=True)
+
+    monkeypatch.setattr(huggingface_hub.HfApi, "create_repo", created)
+    monkeypatch.setattr(huggingface_hub.HfApi, "upload_folder", uploaded)
+    model = cut_model()
+    push_to_hub(model, "me/cut")
+    repository = tmp_path / "me/cut"
+    assert {"config.json", "model.safetensors", "modeling_headwise.py", "headwise.json", "README.md"} <= {
+        place.name for place in repository.iterdir()
+    }
+    assert torch.equal(outputs(load(repository)), outputs(model))
+    # What transformers itself uploads opens with headwise, too.
+    model.save_pretrained(tmp_path / "plain")
+    assert torch.equal(outputs(load(tmp_path / "plain")), outputs(model))
 
 
 # ------------------------------------------------------------------------------------------------ native
