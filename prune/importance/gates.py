@@ -1,22 +1,27 @@
-"""Gates: learn which heads to keep, by training a gate for each on frozen weights."""
+"""Gates: learn which heads to keep, by training a gate for each."""
 
 from __future__ import annotations
 
 from typing import ClassVar, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
+from headwise.analysis.errors import BadInput
 from headwise.prune.importance.calibration import Calibration
 from headwise.prune.importance.scores import Scores, spread
 
 
 class Gates(BaseModel):
-    """How open a head's gate is after training all gates together on the task's loss; the weights stay as they are.
+    """How open a head's gate is after training all gates together on the task's loss.
 
     `hard-concrete` draws gates that are often exactly 0 or 1 and adds a price for every open one (Voita et al., 2019,
-    "Analyzing multi-head self-attention"; Louizos et al., 2018); the score is a gate's log alpha. `subset` keeps
-    exactly `keep` of all heads at every step by a differentiable choice (Li et al., 2021, "Differentiable subset
-    pruning of transformer heads"); the score is a head's logit.
+    "Analyzing multi-head self-attention"; Louizos et al., 2018); the score is a gate's log alpha. With `heads` or
+    `keep` there is no price: at every step all log alphas are moved together so that just as many gates are expected
+    to be open. `subset` keeps exactly `heads`, or `keep` of all heads, at every step by a differentiable choice (Li
+    et al., 2021, "Differentiable subset pruning of transformer heads"); the score is a head's logit.
+
+    With `weights: free` a copy of the model learns along with the gates, as it would recover after the cut; the copy
+    is thrown away, and the plan is one for the model as it was.
 
     >>> Gates(steps=10).form
     'hard-concrete'
@@ -29,8 +34,47 @@ class Gates(BaseModel):
     form: Literal["hard-concrete", "subset"] = Field(default="hard-concrete", description="how gates are drawn")
     steps: int = Field(default=200, ge=1, le=1_000_000, strict=True, description="batches that are trained on")
     rate: float = Field(default=0.1, gt=0, le=10, description="learning rate (Adam)")
-    price: float = Field(default=0.01, ge=0, le=1e6, description="of an open gate, in the loss per text; hard-concrete")
-    keep: float = Field(default=0.5, gt=0, lt=1, description="share of heads that stay open at every step; subset")
+    price: float | None = Field(
+        default=None,
+        ge=0,
+        le=1e6,
+        description="of an open gate, in the loss per text; hard-concrete (0.01 if left out)",
+    )
+    keep: float | None = Field(
+        default=None, gt=0, lt=1, description="share of heads that stay open; subset takes a half if left out"
+    )
+    heads: int | None = Field(default=None, ge=1, strict=True, description="heads that stay open, instead of a share")
+    weights: Literal["frozen", "free"] = Field(
+        default="frozen", description="whether the weights of a copy learn along; free takes the memory of training"
+    )
+    weights_rate: float = Field(default=2e-5, gt=0, le=1, description="learning rate of free weights (Adam)")
+
+    @model_validator(mode="after")
+    def _one_aim(self) -> Gates:
+        aims = [name for name in ("price", "keep", "heads") if getattr(self, name) is not None]
+        if len(aims) > 1:
+            raise ValueError(f"give one of price, keep, heads (got {', '.join(aims)})")
+        if self.form == "subset" and aims == ["price"]:
+            raise ValueError("a price belongs to form: hard-concrete; subset takes keep or heads")
+        return self
+
+    def target(self, heads: int) -> int | None:
+        """How many of so many heads stay open; None if a price decides.
+
+        >>> Gates(keep=0.25).target(12), Gates(form="subset", heads=5).target(12), Gates().target(12)
+        (3, 5, None)
+
+        Raises:
+            BadInput: more are to stay open than there are, or as many.
+        """
+        if self.heads is not None:
+            if self.heads >= heads:
+                raise BadInput(f"score.heads: {self.heads} gates cannot be all that stay open of {heads}; give fewer")
+            return self.heads
+        if self.keep is None and self.form == "hard-concrete":
+            return None
+        share = 0.5 if self.keep is None else self.keep
+        return min(max(round(share * heads), 1), heads - 1) if heads > 1 else 1
 
     @property
     def passes(self) -> float:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
+import copy
 import itertools
 import math
-from collections.abc import Callable
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -15,6 +17,7 @@ from torch import Tensor
 from headwise.analysis.errors import BadInput
 from headwise.analysis.gates import gated
 from headwise.analysis.progress import track
+from headwise.analysis.sites import Site
 from headwise.analysis.still import still
 from headwise.prune.importance.calibration import Calibration
 
@@ -45,6 +48,25 @@ def open_probability(alpha: Float[Tensor, " head"]) -> Float[Tensor, " head"]:
     return torch.sigmoid(alpha - _BETA * math.log(-_LOW / _HIGH))
 
 
+def moved(alpha: Float[Tensor, " head"], target: int) -> Float[Tensor, " head"]:
+    """The log alphas, all moved by as much, so that `target` gates are expected to be open.
+
+    >>> open_probability(moved(torch.tensor([0.0, 3.0, 1.0], dtype=torch.float64), 2)).sum().round(decimals=6)
+    tensor(2., dtype=torch.float64)
+    """
+    with torch.no_grad():
+        low, high = -float(alpha.max()) - 50.0, -float(alpha.min()) + 50.0
+        for _ in range(80):
+            middle = (low + high) / 2
+            low, high = (middle, high) if float(open_probability(alpha + middle).sum()) < target else (low, middle)
+        opened = open_probability(alpha + low)
+        share = opened * (1 - opened)
+        share = share / share.sum().clamp(min=torch.finfo(alpha.dtype).tiny)
+    # The move depends on all log alphas (implicit function): one gate opens only at the expense of the others.
+    others = share @ alpha
+    return alpha + low - (others - others.detach())
+
+
 def subset(
     logits: Float[Tensor, " head"], count: int, temperature: float, generator: torch.Generator
 ) -> Float[Tensor, " head"]:
@@ -69,45 +91,61 @@ def learned(calibration: Calibration, how: Gates) -> dict[str, np.ndarray]:
     """Log alphas or logits of the heads that exist, by site, after training.
 
     Raises:
-        BadInput: no task, or a loss that the gates cannot change or that is not finite.
+        BadInput: no task, a loss that the gates cannot change or that is not finite, or too many heads to stay open.
     """
     if calibration.task is None:
         raise BadInput("score gates needs a task with a loss; choose a task, or score magnitude or random")
-    sites = calibration.sites
+    sites, model = calibration.sites, calibration.model
     owners = [(name, head) for name, site in sites.items() for head in site.kept]
+    target = how.target(len(owners))
     start = 2.0 if how.form == "hard-concrete" else 0.0
     free = torch.full((len(owners),), start, dtype=torch.float64, requires_grad=True)
-    draw = _drawing(how, len(owners), torch.Generator().manual_seed(calibration.seed))
-    optimizer = torch.optim.Adam([free], lr=how.rate)
-    texts = itertools.islice(itertools.cycle(calibration.batches), how.steps)
-    with still(calibration.model):
+    draw = _drawing(how, target, torch.Generator().manual_seed(calibration.seed))
+    price = (0.01 if how.price is None else how.price) if how.form == "hard-concrete" and target is None else 0.0
+    learning: list[dict[str, Any]] = [{"params": [free], "lr": how.rate}]
+    with _holding(model, how.weights == "free") as model:
+        weights = [p for p in model.parameters() if p.requires_grad]
+        learning += [{"params": weights, "lr": how.weights_rate}] if weights else []
+        optimizer = torch.optim.Adam(learning)
+        texts = itertools.islice(itertools.cycle(calibration.batches), how.steps)
         for step, batch in enumerate(track(texts, total=how.steps, label="Training gates")):
-            drawn = draw(free, step)
-            gates = {}
-            for name, site in sites.items():
-                places = [index for index, (owner, _) in enumerate(owners) if owner == name]
-                gates[name] = torch.ones(site.heads, dtype=free.dtype).scatter(
-                    0, torch.tensor(list(site.kept), dtype=torch.long), drawn[places]
-                )
-            with gated(calibration.model, gates=gates):
-                loss = calibration.task.losses(calibration.model, batch).mean()
+            with gated(model, gates=_by_site(draw(free, step), owners, sites)):
+                loss = calibration.task.losses(model, batch).mean()
             if not loss.requires_grad or not bool(torch.isfinite(loss)):
                 raise BadInput("score gates: the task's loss is not finite, or gates do not change it; choose another")
-            if how.form == "hard-concrete":
-                loss = loss + how.price * open_probability(free).sum().to(loss)
             optimizer.zero_grad()
-            loss.backward()
+            (loss + price * open_probability(free).sum().to(loss)).backward()
             optimizer.step()
-    found: dict[str, np.ndarray] = {}
-    numbers = free.detach().numpy()
-    for name in sites:
-        found[name] = numbers[[index for index, (owner, _) in enumerate(owners) if owner == name]]
-    return found
+    numbers = (moved(free, target) if how.form == "hard-concrete" and target else free).detach().numpy()
+    return {name: numbers[[owner == name for owner, _ in owners]] for name in sites}
 
 
-def _drawing(how: Gates, heads: int, generator: torch.Generator) -> Callable[[Tensor, int], Tensor]:
-    if how.form == "hard-concrete":
+@contextlib.contextmanager
+def _holding(model: Any, free: bool) -> Iterator[Any]:
+    """The model held still, or a copy of it that learns."""
+    if not free:
+        with still(model):
+            yield model
+        return
+    copied = copy.deepcopy(model).eval()
+    for parameter in copied.parameters():
+        parameter.requires_grad_(parameter.is_floating_point())
+    yield copied
+
+
+def _by_site(drawn: Tensor, owners: Sequence[tuple[str, int]], sites: Mapping[str, Site]) -> dict[str, Tensor]:
+    gates = {}
+    for name, site in sites.items():
+        places = [index for index, (owner, _) in enumerate(owners) if owner == name]
+        kept = torch.tensor(list(site.kept), dtype=torch.long)
+        gates[name] = torch.ones(site.heads, dtype=drawn.dtype).scatter(0, kept, drawn[places])
+    return gates
+
+
+def _drawing(how: Gates, target: int | None, generator: torch.Generator) -> Callable[[Tensor, int], Tensor]:
+    if target is None:
         return lambda free, _: hard_concrete(free, generator)
-    count = min(max(round(how.keep * heads), 1), heads - 1) if heads > 1 else 1
+    if how.form == "hard-concrete":
+        return lambda free, _: hard_concrete(moved(free, target), generator)
     # The choice gets harder as training goes on, from temperature 1 to a hundredth.
-    return lambda free, step: subset(free, count, 0.01 ** (step / max(how.steps - 1, 1)), generator)
+    return lambda free, step: subset(free, target, 0.01 ** (step / max(how.steps - 1, 1)), generator)
