@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from headwise.analysis.batching import Batch
 from headwise.analysis.devices import home
 from headwise.analysis.errors import BadInput
+from headwise.analysis.grids import Grid, grid_of
 from headwise.analysis.maps import probabilities, rows_that_count
 from headwise.analysis.seen import Seen, Visibility, streams_of
 from headwise.analysis.sites import Site
@@ -32,6 +33,7 @@ class Hooks:
             if any("sink" in path for path, _ in model.get_submodule(site.module).named_parameters())
         }
         self._handles: list[Any] = []
+        self._grids: dict[Any, Grid | None] = {}
 
     def __enter__(self) -> Hooks:
         try:
@@ -101,7 +103,18 @@ class Hooks:
         width = maps.shape[3] if maps is not None else visible.width(site, length)
         module = self.model.get_submodule(site.module)
         queries, allowed = visible(site, module, maps, length, width)
-        return Seen(site, maps, contexts, queries, allowed, *streams_of(site, batch.tokens))
+        streams = streams_of(site, batch.tokens)
+        return Seen(site, maps, contexts, queries, allowed, *streams, **self.laid_out(site, batch, streams, width))
+
+    def laid_out(self, site: Site, batch: Batch, streams: tuple[str | None, str | None], width: int) -> dict[str, Any]:
+        """How a site's tokens lie in an image, if they are not those of a text or a clip."""
+        pixels = batch.inputs.get("pixel_values")
+        if streams != (None, None) or pixels is None:
+            return {}
+        key = site.module, width, tuple(pixels.shape)
+        if key not in self._grids:
+            self._grids[key] = grid_of(self.model, site.module, pixels, width) if site.kind == "self" else None
+        return {"grid": self._grids[key], "ordered": self._grids[key] is not None}
 
     def caught(self, caught: Mapping[str, list[Any]], site: Site, path: str) -> Any:
         """What the site's own call of a module left, checked against the number of calls."""

@@ -46,6 +46,14 @@ def probabilities(
     for i, part in enumerate(parts):
         if _shaped(part, batch, heads) and _looks_probable(part):
             return part.float(), i
+    squares = [len(part) for part in parts if isinstance(part, Tensor) and part.dim() == 4 and part.shape[1] == heads]
+    windows = next((count // batch for count in squares if count > batch and count % batch == 0), 0)
+    if windows:
+        raise BadInput(
+            f"site {site.name}: {site.module} attends within {windows} windows of each image, which lie elsewhere, and "
+            "between stages are of another size, so that no two of its heads can be compared over an image. Its maps "
+            "are not looked at; gates, cuts and scores that need no maps work."
+        )
     found = ", ".join(str(tuple(part.shape)) for part in parts if isinstance(part, Tensor)) or "no tensor"
     raise BadInput(
         f"site {site.name}: no attention map in the output of {site.module} (tensors: {found}; expected "

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from headwise.analysis.batching import Batch, Tokens
 from headwise.analysis.errors import BadInput
+from headwise.analysis.grids import Grid
 from headwise.analysis.sites import Site
 
 #: Stacks that read the batch's first stream of tokens.
@@ -37,6 +38,8 @@ class Seen:
         query_stream: name of the queries' tokens in `batch.tokens`, None if they are no tokens (patches).
         key_stream: the same for the keys.
         start: number of the first row; above 0 where the maps come in tiles of rows.
+        grid: how the tokens lie in an image, if they are its patches and that can be told.
+        ordered: whether numbers of tokens say how far apart they are; not so in an image without a grid.
     """
 
     site: Site
@@ -47,6 +50,8 @@ class Seen:
     query_stream: str | None = ""
     key_stream: str | None = ""
     start: int = 0
+    grid: Grid | None = None
+    ordered: bool = True
 
     @cached_property
     def mass(self) -> Float[Tensor, "batch head query"]:

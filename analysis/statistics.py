@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from typing import Any
 
 import numpy as np
 import torch
@@ -11,6 +12,7 @@ from torch import Tensor
 
 from headwise.analysis.batching import Batch, Tokens
 from headwise.analysis.cells import CELLS, PARTS, add_by_cell, cells_of
+from headwise.analysis.grids import Grid
 from headwise.analysis.roles.punctuation import is_punctuation
 from headwise.analysis.roles.sinks import is_first, is_separator
 from headwise.analysis.seen import Reducer, Seen, positions_of
@@ -69,7 +71,7 @@ class Statistics(Reducer):
     | `entropy` | −Σ a·log a, nats |
     | `normalised_entropy` | entropy / log(allowed keys), 1 = indifferent; rows with one key are left out |
     | `below_uniform` | log(allowed keys) − entropy, nats |
-    | `distance` | Σ a·|query − key|, tokens; self-attention only |
+    | `distance` | Σ a·|query − key|, tokens, or patches of an image; self-attention only |
     | `confidence` | the largest weight, separators excluded as targets (Voita et al. 2019) |
     | `first`, `special`, `punctuation` | mass on the first token, other special tokens, punctuation |
     | `context_norm` | length of the head's context |
@@ -93,11 +95,11 @@ class Statistics(Reducer):
         """Take in one batch."""
         sums = torch.zeros(len(batch.texts), *self.sums.shape[1:], dtype=torch.float64)
         rows = torch.zeros_like(sums)
-        targets: dict[int, tuple[Tensor, Tensor]] = {}
+        targets: dict[Any, tuple[Tensor, Tensor]] = {}
         for name, one in seen.items():
             if len(self._at[name]) == 0:
                 continue
-            key = id(one.allowed)
+            key = id(one.allowed), one.site.kind, one.grid
             if key not in targets:
                 targets[key] = _targets(one, batch.tokens)
             at = torch.from_numpy(self._at[name])
@@ -191,7 +193,7 @@ def _targets(one: Seen, tokens: Mapping[str, Tokens]) -> tuple[Tensor, Tensor]:
     if one.site.kind == "self":
         rows = torch.arange(one.start, one.start + length, device=device)
         ahead = torch.arange(width, device=device)[None] - rows[:, None]
-        weights[:, 0] = allowed * ahead.abs()
+        weights[:, 0] = allowed * (ahead.abs() if one.grid is None else _apart(one.grid, rows))
     if one.key_stream is not None:
         keys = tokens[one.key_stream]
         separator = is_separator(keys).to(device)
@@ -211,8 +213,26 @@ def _which_rows(one: Seen, tokens: Mapping[str, Tokens]) -> Float[Tensor, "batch
     kinds = {
         "all": every,
         "choice": every * (one.choices > 1),
-        "distance": every if one.site.kind == "self" else torch.zeros_like(every),
+        "distance": _placed(one, every),
         "tokens": words,
         "named": named,
     }
     return torch.stack([kinds[kind] for kind in _SUMS.values()], dim=-1)
+
+
+def _placed(one: Seen, every: Tensor) -> Tensor:
+    """Rows that stand somewhere: those of self-attention, in an image those of patches."""
+    if one.site.kind != "self" or not one.ordered:
+        return torch.zeros_like(every)
+    if one.grid is None:
+        return every
+    rows = torch.arange(one.start, one.start + every.shape[1], device=every.device)
+    return every * (rows >= one.grid.before)
+
+
+def _apart(grid: Grid, rows: Tensor) -> Float[Tensor, "query key"]:
+    """Euclidean distance of patches (Dosovitskiy et al. 2021); 0 to what stands nowhere."""
+    places = torch.stack(grid.places).to(rows.device).double()
+    far = torch.cdist(places[:, rows].T, places.T).float()
+    there = torch.arange(places.shape[1], device=rows.device) >= grid.before
+    return far * there * there[rows, None]

@@ -227,4 +227,5 @@ class Tiles(Hooks):
         module = self.model.get_submodule(site.module)
         queries, allowed = visible(site, module, maps, maps.shape[2], maps.shape[3])
         streams = streams_of(site, batch.tokens)
-        return Seen(site, maps, contexts, queries, allowed, *streams, start=rows.start)
+        how = self.laid_out(site, batch, streams, maps.shape[3])
+        return Seen(site, maps, contexts, queries, allowed, *streams, start=rows.start, **how)

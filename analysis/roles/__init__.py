@@ -1,6 +1,6 @@
 """Roles that heads play, each against what chance alone would give."""
 
-from headwise.analysis.roles.positional import itself, next_token, previous, window
+from headwise.analysis.roles.positional import above, below, itself, next_token, previous, window
 from headwise.analysis.roles.punctuation import punctuation
 from headwise.analysis.roles.random_sequences import duplicate, induction
 from headwise.analysis.roles.relation import Relation, Role, View
@@ -13,8 +13,10 @@ ROLES: dict[str, Role] = {
     for role in (
         Role("previous", "attends to the token before", previous),
         Role("next", "attends to the token after", next_token),
+        Role("above", "attends to the patch above", above),
+        Role("below", "attends to the patch below", below),
         Role("self", "attends to the token itself", itself),
-        Role("window", "attends to the tokens around", window, beyond=("previous", "next", "self")),
+        Role("window", "attends to the tokens around", window, beyond=("previous", "next", "self", "above", "below")),
         Role("first-token", "parks its attention on the first token", first_token),
         Role("separator", "parks its attention on separators", separator),
         Role("punctuation", "attends to punctuation marks", punctuation, lexical=True),

@@ -42,17 +42,17 @@ class DealtMass(RelationMass):
         super().__init__(sites, {name: role for name, role in roles.items() if role.lexical})
         self.deals, self.seed = deals, seed
 
-    def _relations(self, one: Seen, batch: Batch) -> tuple[Tensor, Tensor, Tensor]:
+    def _relations(self, one: Seen, batch: Batch) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """The means over all permutations."""
         total: list[Tensor] = []
         for deal in range(self.deals):
             tokens = {name: dealt(t, batch.texts, f"{self.seed}:{deal}") for name, t in batch.tokens.items()}
-            found = super()._relations(one, replace(batch, tokens=tokens))
+            which, *found = super()._relations(one, replace(batch, tokens=tokens))
             total = (
                 [a.add_(b) for a, b in zip(total, found, strict=True)] if total else [part.clone() for part in found]
             )
         weights, chance, rows = (part.div_(self.deals) for part in total)
-        return weights, chance, rows
+        return which, weights, chance, rows
 
 
 def scaled(null: Measured, rows: Float[np.ndarray, "cell head"]) -> Float[np.ndarray, "cell head"]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 import torch
@@ -43,41 +44,46 @@ class RelationMass(Reducer):
         if not self.roles:
             return
         found = torch.zeros(3, len(batch.texts), *self.mass.shape[1:], dtype=torch.float64)
-        known: dict[tuple[int, str], tuple[Tensor, Tensor, Tensor]] = {}
+        known: dict[Any, tuple[Tensor, Tensor, Tensor, Tensor]] = {}
         for name, one in seen.items():
             at = torch.from_numpy(self._at[name])
             if len(at) == 0:
                 continue
             # Sites with the same rule share the tensor that states it.
-            key = id(one.allowed), one.site.kind
+            key = id(one.allowed), one.site.kind, one.grid
             if key not in known:
                 known[key] = self._relations(one, batch)
-            weights, chance, rows = known[key]
+            which, weights, chance, rows = known[key]
             # One product reads the maps once for all roles.
             flat = one.map.reshape(len(batch.texts), len(at), -1)
-            found[0][:, at] = torch.bmm(flat, weights).cpu().double()
-            found[1][:, at], found[2][:, at] = chance[:, None].cpu().double(), rows[:, None].cpu().double()
+            place = at[:, None], which[None]
+            found[0][:, *place] = torch.bmm(flat, weights).cpu().double()
+            found[1][:, *place], found[2][:, *place] = chance[:, None], rows[:, None]
         cells = cells_of(batch.texts)
         for total, values in zip((self.mass, self.chance, self.rows), found, strict=True):
             add_by_cell(total, cells, values)
 
-    def _relations(self, one: Seen, batch: Batch) -> tuple[Tensor, Tensor, Tensor]:
-        """Weights `[batch, query·key, role]`, summed chance and counted rows `[batch, role]`."""
+    def _relations(self, one: Seen, batch: Batch) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """Which roles make sense here; their weights `[batch, query·key, role]`, summed chance and counted rows."""
         view = view_of(one, batch.tokens)
+        said = [role.relation(view) if role.relation is not None else None for role in self.roles.values()]
+        which = [i for i, chosen in enumerate(said) if chosen is not None]
         texts, size = len(batch.texts), one.allowed[0].numel()
-        weights = torch.zeros(texts, len(self.roles), size, device=one.allowed.device)
-        chance = torch.zeros(texts, len(self.roles), device=one.allowed.device)
+        weights = torch.zeros(texts, len(which), size, device=one.allowed.device)
+        chance = torch.zeros(texts, len(which), device=one.allowed.device)
         rows = torch.zeros_like(chance)
-        for i, role in enumerate(self.roles.values()):
-            chosen = role.relation(view) if role.relation is not None else None
-            if chosen is None:
-                continue
+        for i, chosen in enumerate(chosen for chosen in said if chosen is not None):
             count = (chosen & one.allowed).sum(-1)
             open_rows = (count > 0) & (count < one.choices)
             share = torch.where(open_rows, count / one.choices.clamp(min=1), 0.0)
             weights[:, i] = (chosen & open_rows[..., None]).flatten(1)
             chance[:, i], rows[:, i] = share.sum(1), open_rows.sum(1).float()
-        return weights.transpose(1, 2), chance, rows
+        return (
+            torch.tensor(which, dtype=torch.long),
+            weights.transpose(1, 2),
+            chance.cpu().double(),
+            rows.cpu().double(),
+        )
 
     def measured(self, role: str) -> Measured:
         """Sums by cell of one role, ready for inference."""

@@ -10,6 +10,8 @@ from jaxtyping import Bool, Int
 from torch import Tensor
 
 from headwise.analysis.batching import Tokens
+from headwise.analysis.errors import BadInput
+from headwise.analysis.grids import Grid
 from headwise.analysis.seen import Seen
 
 
@@ -21,8 +23,9 @@ class View:
         queries: the rows' tokens, None if they are no tokens.
         keys: the columns' tokens, None if they are no tokens.
         allowed: which keys each row could attend to.
-        same: whether rows and columns are the same sequence.
+        same: whether rows and columns are the same sequence, and say where a token stands.
         start: number of the first row, where maps come in tiles of rows.
+        grid: how rows and columns lie in an image, where they are its patches.
     """
 
     queries: Tokens | None
@@ -30,6 +33,7 @@ class View:
     allowed: Bool[Tensor, "batch query key"]
     same: bool
     start: int = 0
+    grid: Grid | None = None
 
     @property
     def ahead(self) -> Int[Tensor, "query key"]:
@@ -38,6 +42,17 @@ class View:
         device = self.allowed.device
         rows = torch.arange(self.start, self.start + length, device=device)
         return torch.arange(width, device=device)[None] - rows[:, None]
+
+    @property
+    def beside(self) -> tuple[Int[Tensor, "query key"], Int[Tensor, "query key"]]:
+        """How many patches a key lies below the query, and to its right; huge from and to what is no patch."""
+        if self.grid is None:
+            raise BadInput("these maps are not of an image whose patches are known; ask for `grid` first")
+        row, column = (place.to(self.allowed.device) for place in self.grid.places)
+        mine = slice(self.start, self.start + self.allowed.shape[1])
+        # From one learned token to itself it is no step of 0: it stands nowhere.
+        nowhere = 10_000_000 * (row[mine, None] < 0)
+        return row[None] - row[mine, None] + nowhere, column[None] - column[mine, None] + nowhere
 
 
 #: Which allowed keys are in the relation to each row; None where the relation makes no sense.
@@ -75,7 +90,9 @@ def view_of(one: Seen, tokens: Mapping[str, Tokens]) -> View:
     """
     queries = None if one.query_stream is None else rows_of(tokens[one.query_stream], one)
     keys = None if one.key_stream is None else tokens[one.key_stream]
-    return View(queries, keys, one.allowed, same=one.site.kind == "self", start=one.start)
+    return View(
+        queries, keys, one.allowed, same=one.site.kind == "self" and one.ordered, start=one.start, grid=one.grid
+    )
 
 
 def rows_of(tokens: Tokens, one: Seen) -> Tokens:

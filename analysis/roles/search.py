@@ -11,7 +11,7 @@ import numpy as np
 from torch import nn
 
 from headwise.analysis.annotations import Annotated, coreference_set, corpus_of, windows
-from headwise.analysis.batching import Batch, Batches, batches
+from headwise.analysis.batching import Batch, Batches, batches, token_limit
 from headwise.analysis.errors import BadInput
 from headwise.analysis.inference import split_half_reliability
 from headwise.analysis.keeping import Keeping
@@ -26,7 +26,7 @@ from headwise.analysis.roles.links import Links
 from headwise.analysis.roles.mass import RelationMass
 from headwise.analysis.roles.offsets import FixedOffset
 from headwise.analysis.roles.random_copy import random_copy
-from headwise.analysis.roles.random_sequences import looks_back, repeated_sequences
+from headwise.analysis.roles.random_sequences import LENGTH, looks_back, repeated_sequences
 from headwise.analysis.roles.tokens import rare_tokens
 from headwise.analysis.seen import Reducer
 from headwise.analysis.sites import Site, find_sites, heads_of
@@ -112,7 +112,7 @@ class Search:
             sums = {name: replace(one, null=scaled(theirs[name], one.rows)) for name, one in sums.items()}
         found: Tests = {name: inferred(one, seed=self.seed) for name, one in sums.items()}
         if self.offsets is not None:
-            found["fixed-offset"] = dict(found["fixed-offset"]) | {"offset": self.offsets.measured()[1]}
+            found["fixed-offset"] = dict(found["fixed-offset"]) | self.offsets.measured()[1]
         reliability = {name: _reliability(one, self.seed) for name, one in sums.items()}
         unlearned = None if copied is None else copied[0]
         if "coreference" in self.roles and self.reads:
@@ -164,7 +164,9 @@ class Search:
         embeddings = self.model.get_input_embeddings()  # type: ignore[operator]
         size = min(int(embeddings.num_embeddings), len(self.tokenizer))
         special = self.tokenizer.all_special_ids
-        sequences = repeated_sequences(size, reserved=special, seed=self.seed, device=self.data.device)
+        # Both halves have to fit the positions.
+        length = min(LENGTH, (token_limit(self.tokenizer, self.model) or 2 * LENGTH) // 2)
+        sequences = repeated_sequences(size, reserved=special, seed=self.seed, length=length, device=self.data.device)
         masses = RelationMass(self.sites, roles | {"previous": ROLES["previous"]})
         dealt = DealtMass(self.sites, roles, seed=self.seed) if self.null == "permutation" else None
         reducers: list[Reducer] = [masses] if dealt is None else [masses, dealt]

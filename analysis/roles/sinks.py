@@ -13,21 +13,25 @@ from headwise.analysis.roles.relation import View
 
 
 def first_token(view: View) -> Bool[Tensor, "batch query key"] | None:
-    """The first token of the text ([CLS], <s>, or just the first word). None where keys are no tokens.
+    """The first token of the text ([CLS], <s>, or just the first word), the class token of an image.
+
+    None where keys are neither, and where a tower has no class token.
 
     >>> first_token(View(None, None, torch.ones(1, 2, 2, dtype=torch.bool), same=True)) is None
     True
     """
-    return _among(view, is_first)
+    return _learned(view, slice(0, 1)) if view.keys is None else _among(view, is_first)
 
 
 def separator(view: View) -> Bool[Tensor, "batch query key"] | None:
-    """Special tokens other than the first ([SEP], </s>). None where keys are no tokens.
+    """Special tokens other than the first ([SEP], </s>); other learned tokens of an image (registers).
+
+    None where there are none.
 
     >>> separator(View(None, None, torch.ones(1, 2, 2, dtype=torch.bool), same=True)) is None
     True
     """
-    return _among(view, is_separator)
+    return _learned(view, slice(1, None)) if view.keys is None else _among(view, is_separator)
 
 
 def is_first(tokens: Tokens) -> Bool[Tensor, "batch token"]:
@@ -55,3 +59,13 @@ def _among(view: View, chosen: Callable[[Tokens], Tensor]) -> Tensor | None:
     if view.keys is None:
         return None
     return chosen(view.keys).to(view.allowed.device)[:, None, :] & view.allowed
+
+
+def _learned(view: View, which: slice) -> Tensor | None:
+    """Some of the tokens that stand before the patches of an image."""
+    before = [] if view.grid is None else list(range(view.grid.before))[which]
+    if not before:
+        return None
+    chosen = torch.zeros_like(view.allowed)
+    chosen[..., before] = True
+    return chosen & view.allowed

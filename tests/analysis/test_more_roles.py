@@ -115,7 +115,7 @@ def test_a_fixed_offset_is_found_and_measured(offset, tile):
             seen = Seen(sites["0"], maps[:, :, rows], None, every[:, rows, 0], every[:, rows], start=start)
             reducer.update(batch, {"0": seen})
     sums, found = reducer.measured()
-    assert found[0] == offset
+    assert found["offset"][0] == offset
     tested = inferred(sums)
     assert tested["score"][0] == pytest.approx(0.62, abs=1e-6)
     assert tested["chance"][0] == pytest.approx(0.05, abs=1e-6)
