@@ -21,8 +21,8 @@ def broad(
 
     Score: the distance from the uniform line as attention mass that would have to move, at most √(KL/2) by
     Pinsker's inequality, KL = log(number of allowed keys) − entropy. Chance: 0, the uniform line itself, where a
-    head that does nothing lies. Eligible are heads whose entropy is at least 0.8 of that line's (it is the
-    statistic `normalised_entropy`). So a uniform head is not broad, and neither is a focused one.
+    head that does nothing lies. A focused head, whose entropy is below 0.8 of that line's (the statistic
+    `normalised_entropy`), scores 0. So a uniform head is not broad, and neither is a focused one.
 
     Args:
         entropy: summed normalised entropy and its rows.
@@ -30,8 +30,8 @@ def broad(
 
     >>> rows = np.full((4, 2), 10.0)
     >>> found = broad((rows * [1.0, 0.9], rows), (rows * [0.0, 0.3], rows))
-    >>> (found.excess / found.rows)[0].round(2).tolist(), found.eligible.tolist()
-    ([0.0, 0.39], [True, True])
+    >>> (found.excess / found.rows)[0].round(2).tolist()
+    [0.0, 0.39]
     """
     sums, rows = entropy
     total = rows.sum(0)
@@ -40,4 +40,5 @@ def broad(
         per_row = np.where(rows > 0, below_uniform[0] / np.where(rows > 0, rows, 1.0), 0.0)
     # What float32 leaves of an indifferent head's distance must not grow under the root.
     excess = np.sqrt(np.where(per_row > _ROUNDING, per_row, 0.0) / 2) * rows
-    return Measured(excess, np.zeros_like(rows), excess, rows, np.nan_to_num(wide, nan=0.0) >= WIDE)
+    excess *= np.nan_to_num(wide, nan=0.0) >= WIDE
+    return Measured(excess, np.zeros_like(rows), excess, rows)

@@ -21,7 +21,7 @@ from headwise.prune.cli.options import (
     Seed,
     Trust,
 )
-from headwise.prune.cli.terminal import put, put_json, speaking
+from headwise.prune.cli.terminal import put, put_json, speaking, stdout
 
 TextsFile = Annotated[Path | None, typer.Option("--texts", help="A text a line; or a CSV, TSV, JSONL or parquet file.")]
 Dataset = Annotated[str | None, typer.Option("--dataset", metavar="NAME[:CONFIG]", help="A data set of the hub.")]
@@ -143,9 +143,16 @@ def analyze(
 
         if world()[0]:
             return
+        from headwise.analysis.evidence import Evidence
+        from headwise.prune.cli.findings import findings, findings_table, left_out
+
+        evidence = Evidence.load(folder / "evidence")
         if as_json:
-            put_json({"run": str(folder), "report": str(folder / "report.html")})
+            said = {"run": str(folder), "report": str(folder / "report.html")}
+            put_json(said | {"roles": findings(evidence)})
         elif not quiet:
+            stdout().print(findings_table(evidence))
+            put(left_out(evidence))
             put(f"run: {folder}")
             put(f"report: {folder / 'report.html'}")
 

@@ -270,6 +270,14 @@ def test_reliability_is_high_for_real_differences_and_low_for_noise():
     assert np.isnan(split_half_reliability(np.ones((8, 5)), np.ones(8)))
 
 
+def test_reliability_by_hand():
+    """Four cells of two kinds, whose heads' scores correlate at one half."""
+    cells = [[0.0, 1.0, 2.0], [0.0, 1.0, 2.0], [0.0, 2.0, 1.0], [0.0, 2.0, 1.0]]
+    # Halves of equal cells come up in one of three splits and correlate at 0.5, all others at 1.
+    r = (0.5 + 1 + 1) / 3
+    assert split_half_reliability(cells, np.ones(4), splits=4000) == pytest.approx(2 * r / (1 + r), abs=0.01)
+
+
 def test_the_same_seed_gives_the_same_numbers():
     values = np.random.default_rng(0).random(30)
     assert bootstrap_interval(values, seed=5) == bootstrap_interval(values, seed=5)
