@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
@@ -15,6 +14,7 @@ from headwise.analysis.errors import BadInput
 from headwise.analysis.kernels import kernels
 from headwise.analysis.progress import track
 from headwise.prune.attention_speed import attention_speed
+from headwise.prune.clock import clock_of
 from headwise.prune.generation_speed import generates, generation_speed
 from headwise.prune.inputs import fitting, synthetic_inputs
 from headwise.prune.operations import operations, parameters, size_in_bytes
@@ -37,7 +37,7 @@ def compare_speed(
     new_tokens: int = 16,
     compiled: str | None = None,
     seed: int = 0,
-    clock: Clock = time.perf_counter,
+    clock: Clock | None = None,
 ) -> dict[str, Any]:
     """How much faster the cut model is, for every batch × length: plain data, as `speed.json` keeps it.
 
@@ -62,7 +62,7 @@ def compare_speed(
         compiled: mode of `torch.compile` that both models are timed under (`default`, `reduce-overhead`
             for CUDA graphs, `max-autotune`); None for neither.
         seed: of inputs, order and resampling.
-        clock: tells the time in seconds.
+        clock: tells the time in seconds; by default the device's own.
 
     Raises:
         BadInput: the models differ in kernel, dtype or device, or hooks are on them that would be timed too.
@@ -73,7 +73,7 @@ def compare_speed(
     >>> found["rows"][0]["operation_ratio"]
     2.0
     """
-    facts = _alike(dense, cut)
+    facts, clock = _alike(dense, cut), clock or clock_of(dense)
     allowed, dropped = fitting(dense, tuple(lengths))
     make = make_inputs or (lambda batch, length: synthetic_inputs(dense, batch, length, seed))
     notes = [f"length {length} is more than the model's positions allow" for length in dropped]

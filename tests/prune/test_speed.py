@@ -28,11 +28,12 @@ from headwise.analysis.errors import BadInput
 from headwise.analysis.sites import Site
 from headwise.prune import cut
 from headwise.prune.attention_speed import block_of
+from headwise.prune.clock import EventClock
 from headwise.prune.generation_speed import generates
 from headwise.prune.inputs import fitting, synthetic_inputs
 from headwise.prune.operations import operations, parameters, size_in_bytes
 from headwise.prune.peak_memory import peak_memory
-from headwise.prune.speed import _drift, compare_speed
+from headwise.prune.speed import compare_speed, drift_of
 from headwise.prune.timing import Times, row_of
 
 SMALL = {
@@ -223,7 +224,7 @@ def test_a_difference_within_the_drift_is_not_called_one(again, significant):
     assert 1.09 < row["ratio"]["low"] <= row["ratio"]["median"] <= row["ratio"]["high"] < 1.13
     assert row["significant"] is significant
     assert row["operation_ratio"] == 2
-    assert _drift([{"batch": 1, "length": 2, **row}])["steady"] == (again == 10.0)
+    assert drift_of([{"batch": 1, "length": 2, **row}])["steady"] == (again == 10.0)
 
 
 def test_few_rounds_are_not_sure_of_anything_that_a_sign_test_is_not():
@@ -433,3 +434,36 @@ def test_the_device_is_waited_for():
     row = compare_speed(slow, dense, batches=(64,), lengths=(32,), rounds=5)["rows"][0]
     # Without waiting, twelve layers would seem to take six times as long as two, whatever their width.
     assert row["ratio"]["median"] > 6
+
+
+class Event:
+    """A GPU's event, as the clock uses it: milliseconds that are given one after the other."""
+
+    at = iter(())
+
+    def __init__(self, enable_timing):
+        assert enable_timing
+        self.synchronised = False
+
+    def record(self, stream):
+        self.time = next(Event.at)
+
+    def synchronize(self):
+        self.synchronised = True
+
+    def elapsed_time(self, other):
+        assert self.synchronised
+        assert other.synchronised
+        return np.float32(other.time - self.time).item()
+
+
+def test_a_gpu_counts_its_own_time(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "Event", Event)
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda device: device)
+    # After a day, a 32-bit number of milliseconds since the beginning would be 8 ms off.
+    monkeypatch.setattr(Event, "at", iter([0.0, 30.0, 30.25, 86_400_000.0, 86_400_000.5]))
+    clock = EventClock(torch.device("cuda"))
+    assert clock() == pytest.approx(0.03, abs=1e-9)
+    assert clock() == pytest.approx(0.03025, abs=1e-9)
+    start = clock()
+    assert clock() - start == pytest.approx(5e-4, rel=1e-6)
