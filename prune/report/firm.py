@@ -31,12 +31,31 @@ def firmness(report: Report) -> list[str]:
     found = []
     if report.stability:
         found.append(_ranking(report.stability))
-    if (report.plan.get("expected") or {}).get("reproducible") is False:
+    found += _by_table(report.latency)
+    if _stopped_by_the_clock(report.plan.get("expected") or {}):
         found.append(
             "The search for this plan was stopped by the clock: another run, or another machine, may get further "
             "and decide otherwise. It is not reproducible."
         )
     return found
+
+
+def _stopped_by_the_clock(expected: Mapping[str, Any]) -> bool:
+    parts = [expected, *(part for part in expected.values() if isinstance(part, Mapping))]
+    return any(part.get("reproducible") is False for part in parts)
+
+
+def _by_table(latency: Mapping[str, Any]) -> list[str]:
+    """Which latency table decided, and how well it fits."""
+    if not latency:
+        return []
+    setting = ", ".join(
+        f"{name} {value}" for name, value in (latency.get("setting") or {}).items() if value is not None
+    )
+    off = latency.get("off")
+    fit = "" if off is None else f" The table misses times that were measured by at most {100 * off:.1f} %."
+    steady = "" if latency.get("steady") is not False else " The machine was not steady when it was taken."
+    return [f"The plan was made with a latency table, which lies beside it ({setting}).{fit}{steady}"]
 
 
 def _ranking(found: Mapping[str, Any]) -> str:

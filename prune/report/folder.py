@@ -15,7 +15,8 @@ from headwise.analysis.evidence import Evidence
 from headwise.prune.plan import Plan
 from headwise.prune.recipe_errors import RecipeError
 from headwise.prune.recipe_text import read, read_file
-from headwise.prune.report.shapes import check_arrays, check_heads, check_shape
+from headwise.prune.report.axes import check_arrays, check_heads
+from headwise.prune.report.shapes import check_shape
 
 
 @dataclass(frozen=True)

@@ -12,6 +12,7 @@ from headwise.prune.report.formats import (
     count,
     in_metric,
     in_points,
+    milliseconds,
     number,
     p_value,
     percent_change,
@@ -199,6 +200,12 @@ def _gain(speed: Mapping[str, Any], row: Mapping[str, Any]) -> Figure:
     ]
     if not row.get("significant"):
         details.append("no significant difference")
+    said = speed.get("forecast")
+    if said:
+        details.append(
+            f"asked for at most {milliseconds(said['asked'])} at {said['batch']} × {said['length']}: the latency table "
+            f"forecast {milliseconds(said['then'])}, measured {milliseconds(said['measured'].get('median'))}"
+        )
     others = [r["ratio"]["median"] for r in speed.get("rows", [])]
     if len(others) > 1:
         details.append(f"{times(min(others))} to {times(max(others))} over {len(others)} settings")

@@ -288,9 +288,11 @@ def test_all_that_was_measured_is_on_every_page(tmp_path: Path) -> None:
     for words in (
         "attention blocks alone", "1.75×", "time to the first token", "each further token", "peak memory of a forward",
         "5.0 MB", "tokens a second, 1 × 32", "+25.0 %", "cache of the prompt", "2.0 kB", "kernel sdpa, float32, on cpu",
-        "with 2 threads, not compiled", "Kendall's tau 0.81 (0.77 to 0.85", "By text.", "causal", "the loss on repeated words", "0.1, 0.2",
+        "with 2 threads, not compiled", "Kendall's tau 0.81 (0.77 to 0.85", "By text.", "causal", "the loss on repeated words",
+        "0.1, 0.2",
         "no behaviour is known for it", "Of the 2 heads that stayed, 1 has other roles", "self 0.31 → 0.00", "entropy",
-        "0.2: 1.00 → 1.90",
+        "0.2: 1.00 → 1.90", "asked for at most 160 ms at 8 × 128: the latency table forecast 152 ms, measured 153 ms",
+        "batch 8, length 128, device cpu", "by at most 2.3 %",
     ):  # fmt: skip
         for page in pages:
             assert words in page.replace("&#39;", "'"), words
@@ -307,7 +309,7 @@ def test_a_search_that_the_clock_stopped_is_marked(tmp_path: Path) -> None:
     run = fixture.write_run(tmp_path / "run", {"": (2, 4)})
     assert "not reproducible" not in as_html(content(run))
     expected = json.loads((run / "plan.json").read_text())["expected"]
-    fixture.edited(run / "plan.json", expected=expected | {"reproducible": False})
+    fixture.edited(run / "plan.json", expected=expected | {"search": {"reproducible": False}})
     report = content(run)
     assert "It is not reproducible." in as_html(report)
     assert "It is not reproducible." in as_markdown(report)
