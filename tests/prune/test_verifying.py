@@ -10,6 +10,7 @@ from safetensors.torch import load_file, save_file
 from headwise.analysis.errors import BadInput
 from headwise.prune import Recipe, load, run
 from headwise.prune.cli import main
+from headwise.prune.shipped import shipped
 from headwise.prune.verifying import verify
 from tests.prune.tiny_run import checkpoint, settings, table
 
@@ -33,6 +34,32 @@ def test_a_run_repeats(place, capsys):
     assert all(found["files"].values())
     assert found["weights"]["run"] == found["weights"]["again"]
     assert found["differs"] == {}
+
+
+KINDS = {
+    **{name: (name, ()) for name in shipped()},
+    "finetune": ("gradient", ("recover={kind: finetune, epochs: 1}",)),
+    "distil": ("gradient", ("recover={kind: distil, epochs: 1}",)),
+    "reach": ("gradient", ("reach={drop: 0.9}",)),
+    "exchange": ("reconstruction", ("search={kind: exchange}",)),
+    "counts": ("reconstruction", ("search={kind: counts, evaluations: 4}",)),
+    "gates": ("gradient", ("score={kind: gates}",)),
+    "no repair": ("gradient", ("compensate={kind: none}", "remove={operations: 0.1}")),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_kind_of_run_repeats(kind, place, tmp_path):
+    name, changes = KINDS[kind]
+    told = Recipe.load(name, settings(place / "model", place / "texts.jsonl", *changes))
+    found = verify(run(told, output_dir=tmp_path / "run").folder)
+    assert found["same"]
+    assert {name for name, same in found["files"].items() if not same} == set()
+    assert {"plan.json", "proof.json", "compensation.json", "accuracy.json", "drift.json", "stability.json"} <= set(
+        found["files"]
+    )
+    assert ("recovery.json" in found["files"]) == (kind in ("finetune", "distil"))
 
 
 def test_weights_or_a_plan_that_somebody_changed_are_noticed(place, tmp_path, capsys):
