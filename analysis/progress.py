@@ -27,6 +27,15 @@ def progress_shown(shown: bool = True) -> Iterator[None]:
         _QUIET.reset(token)
 
 
+def quiet() -> bool:
+    """Whether bars are left out.
+
+    >>> quiet()
+    True
+    """
+    return _QUIET.get()
+
+
 def track(items: Iterable[Item], total: int | None = None, label: str = "") -> Iterator[Item]:
     """Yield `items`, drawing a bar on stderr while they last.
 

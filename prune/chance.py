@@ -46,6 +46,8 @@ def by_chance(
     if not drawn:
         return {}
     model, fitted, texts = calibration.model, calibration.task, corpus.sample(min(TEXTS, len(corpus)), recipe.seed)
+    # Benchmarks have documents of their own instead of the texts.
+    fitted = fitted.brief(TEXTS) if hasattr(fitted, "brief") else fitted
     dense = fitted.judge(model, texts)
     values: list[float] = []
     for remove in track([plan.remove, *drawn], label="judging heads drawn at random"):

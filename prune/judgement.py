@@ -90,7 +90,7 @@ def evaluate(pair: Pair, *, device: str | None = None, trust_remote_code: bool =
     task = pair.recipe.task or choose_task(first.model, first.tokenizer, material.calibration)
     fitted = task.fit(first.model, first.tokenizer, material.calibration, seed=pair.recipe.seed, **how)
     outcomes = [fitted.judge(one.model, material.evaluation) for one in opened]
-    found = {**compare(outcomes[0], outcomes[-1], seed=pair.recipe.seed), "rows": len(material.evaluation)}
+    found = {**compare(outcomes[0], outcomes[-1], seed=pair.recipe.seed), "rows": outcomes[0].drawn_from(material.evaluation)}
     if pair.against is None:
         kept = ("schema", "kind", "metric", "higher_is_better", "n", "rows", "skipped", "dense")
         found = {name: found[name] for name in kept}

@@ -219,7 +219,7 @@ def _accuracy(
 ) -> dict[str, Any]:
     """Dense against cut on the texts that decided nothing."""
     after = fitted.judge(smaller, material.evaluation)
-    found = {**compare(before, after, seed=recipe.seed), "rows": len(material.evaluation)}
+    found = {**compare(before, after, seed=recipe.seed), "rows": before.drawn_from(material.evaluation)}
     if isinstance(fitted, FittedAgreement) and fitted.headed and before.probabilities is None:
         divergence = token_divergence(dense, smaller, fitted, material.evaluation)
         found["against_dense"] = {**found.get("against_dense", {}), "kl": divergence}

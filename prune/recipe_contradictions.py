@@ -57,6 +57,11 @@ def _searches(said: Mapping[str, Any], of: Callable[[Path], str]) -> Iterator[Mi
                 "reach.drop tests on the texts that counts would choose by; set evaluations: 0, or leave reach out"
             )
             yield Mistake(path, problem, place=of(path))
+    tried = search.get("kind") == "counts" and search.get("evaluations", 64) != 0
+    if _block(said, "task").get("kind") == "lm-eval" and (tried or reach.get("drop") is not None):
+        path = ("task", "kind")
+        problem = "candidates would be tried on the documents that judge the result; use remove, or another task"
+        yield Mistake(path, problem, place=of(path))
     metered = [name for name in ("parameters", "operations", "cache") if remove.get(name) is not None]
     if reach.get("milliseconds") is not None and metered:
         path = ("remove",)

@@ -20,6 +20,7 @@ from headwise.prune.tasks.embedding_probe import EmbeddingProbe
 from headwise.prune.tasks.embedding_retrieval import EmbeddingRetrieval
 from headwise.prune.tasks.embedding_similarity import EmbeddingSimilarity
 from headwise.prune.tasks.image_classification import ImageClassification, is_image_classifier
+from headwise.prune.tasks.lm_eval import LMEval
 from headwise.prune.tasks.masked_lm import MaskedLM, is_masked_lm
 from headwise.prune.tasks.minimal_pairs import MinimalPairs
 from headwise.prune.tasks.multi_label import MultiLabel
@@ -40,6 +41,7 @@ Task = (
     | EmbeddingRetrieval
     | EmbeddingSimilarity
     | ImageClassification
+    | LMEval
     | MaskedLM
     | MinimalPairs
     | MultiLabel
@@ -62,6 +64,7 @@ TASKS: dict[str, type[Task]] = {
     "image-classification": ImageClassification,
     "audio-classification": AudioClassification,
     "transcription": Transcription,
+    "lm-eval": LMEval,
     "causal-lm": CausalLM,
     "masked-lm": MaskedLM,
     "minimal-pairs": MinimalPairs,

@@ -37,6 +37,7 @@ class Outcome:
         weights: `[example]`, how much an example counts (its tokens, say).
         skipped: examples that could not be judged, by reason.
         beside: further metrics over all examples, which nothing is decided by.
+        own: whether the task brought the examples itself, instead of judging the corpus.
     """
 
     kind: str
@@ -53,6 +54,11 @@ class Outcome:
     weights: np.ndarray | None = None
     skipped: dict[str, int] = field(default_factory=dict)
     beside: dict[str, float] = field(default_factory=dict)
+    own: bool = False
+
+    def drawn_from(self, corpus: Corpus) -> int:
+        """How many examples there were to judge, those that had to be skipped included."""
+        return len(self.texts) if self.own else len(corpus)
 
     @property
     def ids(self) -> list[str]:
