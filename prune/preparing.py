@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -51,7 +51,7 @@ class Prepared:
 
 
 def prepare(
-    recipe: Recipe, *, device: str | None = None, trust_remote_code: bool = False,
+    recipe: Recipe, *, device: str | None = None, trust_remote_code: bool = False, also: Sequence[Recipe] = (),
     look: Callable[[Callable[[], Evidence]], Evidence] = lambda make: make(),
 ) -> Prepared:  # fmt: skip
     """Open, check, gather and measure: all that comes before a decision.
@@ -60,6 +60,7 @@ def prepare(
         recipe: with a model.
         device: where to run.
         trust_remote_code: run code that the checkpoint brings.
+        also: the same recipe with other budgets, to be checked before anything is measured.
         look: gives the evidence, by what it is handed or from where it was kept.
 
     Raises:
@@ -72,15 +73,14 @@ def prepare(
         trust_remote_code=trust_remote_code,
     )  # fmt: skip
     sites = find_sites(opened.model)
-    check_against(recipe, sites, opened.model)
+    for one in (recipe, *also):
+        check_against(one, sites, opened.model)
     latency = latency_of(recipe, opened, sites)
     material = gather(recipe.data, recipe.seed)
     made = environment(seed=recipe.seed, model=opened.facts, texts=material.facts())
     material, selection = material.parts(recipe.seed) if recipe.searched else (material, None)
     how: dict[str, Any] = {"batch_size": recipe.data.batch_size, "max_length": recipe.data.max_length}
-    evidence = look(
-        lambda: analyze(opened.model, opened.tokenizer, material.calibration, seed=recipe.seed, **how)
-    )
+    evidence = look(lambda: analyze(opened.model, opened.tokenizer, material.calibration, seed=recipe.seed, **how))
     task = recipe.task or choose_task(opened.model, opened.tokenizer, material.calibration)
     fitted = task.fit(opened.model, opened.tokenizer, material.calibration, seed=recipe.seed, **how)
     texts = batches(material.calibration, opened.tokenizer, model=opened.model, **how)

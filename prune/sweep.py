@@ -24,7 +24,7 @@ from headwise.prune.judging import Errand, Judging, Removal, side_by_side
 from headwise.prune.plan import Plan
 from headwise.prune.preparing import Prepared, prepare
 from headwise.prune.proof import prove, require
-from headwise.prune.recipe import Recipe, check_against
+from headwise.prune.recipe import Recipe
 from headwise.prune.selection import Budget, reachable, walk
 from headwise.prune.speed import compare_speed
 from headwise.prune.stability import stability
@@ -103,18 +103,17 @@ def sweep(
     shares = _asked(recipe, fractions, which, jobs)
     with Stages(target, overwrite=overwrite, resume=resume) as stages:
         stages.text("recipe.yaml", recipe.resolved_yaml)
+        first, *others = (_at(recipe, share) for share in shares)
         ready = prepare(
-            recipe, device=device, trust_remote_code=trust_remote_code,
+            first, device=device, trust_remote_code=trust_remote_code, also=others,
             look=lambda make: stages.saved("evidence", make, Evidence),
         )  # fmt: skip
-        for share in shares:
-            check_against(_at(recipe, share), ready.calibration.sites, ready.opened.model)
         made = stages.json("environment.json", lambda: ready.made)
         unchanged(made, ready.made)
         swept = _Sweep(recipe, ready, stages, shares, made)
         plans = swept.plans()
         errand = Errand(
-            recipe.resolved_yaml(), stages.work / "evidence", device, trust_remote_code, torch.get_num_threads()
+            first.resolved_yaml(), stages.work / "evidence", device, trust_remote_code, torch.get_num_threads()
         )
         swept.judge(plans, errand, jobs)
         points = _chosen([swept.point(share, plans[share]) for share in shares], which)

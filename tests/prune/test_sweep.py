@@ -1,14 +1,31 @@
 """One walk for many budgets: plans that hold one another, numbers that no way of running changes."""
 
+import itertools
+import json
+import os
+import shutil
+import signal
+from dataclasses import replace
+from pathlib import Path
+
 import numpy as np
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headwise.analysis.errors import BadInput
-from headwise.analysis.sites import Site
+from headwise.analysis.sites import Site, find_sites
+from headwise.prune import judging
+from headwise.prune import sweep as sweeping
+from headwise.prune.checkpoint import load
 from headwise.prune.importance.fisher import QuadraticCosts
+from headwise.prune.plan import Plan
+from headwise.prune.recipe import Recipe
+from headwise.prune.report import write_sweep
 from headwise.prune.selection import Budget, Keep, select
 from headwise.prune.selection.path import walk
+from headwise.prune.sweep import Point, sweep
+from tests.prune import tiny_run
 
 scenes = st.fixed_dictionaries(
     {
@@ -49,3 +66,179 @@ def test_every_beginning_of_the_path_is_what_its_budget_alone_selects(scene):
         found = path.beginning(count, "fisher")
         assert (found.remove, found.reasons) == (alone.remove, alone.reasons), count
         assert found.cost == alone.cost
+
+
+SHARES = (0.25, 0.5, 0.75)
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("sweep")
+    tiny_run.checkpoint(folder / "model")
+    tiny_run.table(folder / "texts.jsonl")
+    return folder
+
+
+def recipe(place, *more):
+    return Recipe.load("gradient", tiny_run.settings(place / "model", place / "texts.jsonl", *more))
+
+
+@pytest.fixture(scope="module")
+def done(place):
+    """A sweep that nothing disturbed, with every budget cut."""
+    return sweep(recipe(place), SHARES, place / "done", which="all")
+
+
+def begun(place, target):
+    """A sweep that has got as far as the evidence: looking takes long, and is the same for all."""
+    shutil.copytree(place / "done" / "evidence", target.with_name(f"{target.name}.partial") / "evidence")
+    return target
+
+
+def told(folder, share, name):
+    return json.loads((folder / f"budget-{share:g}" / f"{name}.json").read_text())
+
+
+def test_plans_hold_one_another_and_every_budget_is_a_run(place, done):
+    plans = [Plan.load(point.folder / "plan.json") for point in done]
+    assert [plan.count for plan in plans] == [point.heads for point in done] == [2, 4, 6]
+    for smaller, larger in itertools.pairwise(plans):
+        assert all(set(heads) <= set(larger.remove[site]) for site, heads in smaller.remove.items())
+    for point, plan in zip(done, plans, strict=True):
+        assert plan.made_with["stability"]["score"] == "gradient"
+        assert told(place / "done", point.fraction, "stability") == plan.made_with["stability"]
+        assert told(place / "done", point.fraction, "proof")["passed"]
+        assert told(place / "done", point.fraction, "accuracy")["drop"] == point.drop
+        kept = {site: found.kept for site, found in find_sites(load(point.folder / "checkpoint")).items()}
+        assert all(set(kept[site]).isdisjoint(heads) for site, heads in plan.remove.items())
+        again = Recipe.load(point.folder / "recipe.yaml")
+        assert again.remove.fraction == point.fraction
+    path = json.loads((place / "done" / "sweep.json").read_text())["path"]
+    assert path == {"nested": True, "how": "one greedy path, walked once"}
+
+
+def test_a_killed_sweep_goes_on_and_ends_with_the_same_numbers(place, done, tmp_path, monkeypatch):
+    target = begun(place, tmp_path / "killed")
+    child = os.fork()
+    if not child:
+        # Another process: killed for good, right after the first budget is judged.
+        named = Path.replace
+
+        def killing(path, other):
+            found = named(path, other)
+            if Path(other).name == "accuracy.json":
+                os.kill(os.getpid(), signal.SIGKILL)
+            return found
+
+        Path.replace = killing
+        sweep(recipe(place), SHARES, target, resume=True)
+        os._exit(0)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == -signal.SIGKILL
+    work = tmp_path / "killed.partial"
+    assert [share for share in SHARES if (work / f"budget-{share:g}" / "accuracy.json").exists()] == [0.25]
+    before = (work / "budget-0.25" / "accuracy.json").stat().st_mtime_ns
+    made = json.loads((work / "environment.json").read_text())
+    other = made | {"texts": made["texts"] | {"calibration": {"hash": "of other texts"}}}
+    (work / "environment.json").write_text(json.dumps(other))
+    with pytest.raises(BadInput, match=r"data.calibration changed since the run began"):
+        sweep(recipe(place), SHARES, target, resume=True)
+    (work / "environment.json").write_text(json.dumps(made))
+    walked, asked = [], []
+    monkeypatch.setattr(sweeping, "walk", lambda *a, **k: walked.append(a))
+
+    def other_processes(errand, plans, jobs):
+        """As several processes would: each begins anew from the errand."""
+        asked.extend(plans)
+        mine = errand.start()
+        for name, remove in plans.items():
+            yield name, mine(remove)
+
+    monkeypatch.setattr(sweeping, "side_by_side", other_processes)
+    points = sweep(recipe(place), SHARES, target, resume=True, jobs=2, which="none")
+    assert (target / "budget-0.25" / "accuracy.json").stat().st_mtime_ns == before
+    assert not walked
+    assert asked == ["budget-0.5", "budget-0.75"]
+    assert not any((point.folder / "checkpoint").exists() for point in points)
+    for share in SHARES:
+        for name in ("plan", "accuracy", "compensation", "stability"):
+            assert told(target, share, name) == told(place / "done", share, name), (share, name)
+
+
+@pytest.mark.slow
+def test_several_processes_give_the_numbers_of_one(place, done, tmp_path):
+    points = sweep(recipe(place), SHARES, begun(place, tmp_path / "many"), jobs=3, which="none", resume=True)
+    assert [point.drop for point in points] == [point.drop for point in done]
+    for share in SHARES:
+        for name in ("plan", "accuracy", "compensation"):
+            assert told(tmp_path / "many", share, name) == told(place / "done", share, name)
+    with pytest.raises(BadInput, match="no such text"):
+        list(
+            judging.side_by_side(
+                judging.Errand("schema: 1\nscore: {kind: random}", tmp_path, None, False, 1), {"a": {}, "b": {}}, 2
+            )
+        )
+
+
+def test_what_is_not_nested_is_decided_budget_by_budget_and_said(place, done, tmp_path, caplog):
+    swapping = recipe(place, "search={kind: exchange}", "score={kind: fisher, form: block}")
+    points = sweep(swapping, (0.25, 0.5), begun(place, tmp_path / "swapped"), which="none", resume=True)
+    path = json.loads((tmp_path / "swapped" / "sweep.json").read_text())["path"]
+    assert not path["nested"]
+    assert "each budget decided by itself: search exchange" in path["how"]
+    assert path["how"] in caplog.text
+    assert path["how"] in (tmp_path / "swapped" / "sweep.md").read_text()
+    assert [point.heads for point in points] == [2, 4]
+    assert sweeping.not_nested(recipe(place, "score={kind: gates, steps: 2}"))
+
+
+def test_only_chosen_budgets_are_cut(place, tmp_path):
+    points = [
+        Point(s, h, Path(str(s)), 0.9, d, None, None, d) for s, h, d in ((0.2, 2, 0.1), (0.4, 4, 0.0), (0.6, 6, 0.2))
+    ]
+    for which, chosen in (("front", [0.4, 0.6]), ("all", [0.2, 0.4, 0.6]), ("none", []), ([0.2], [0.2])):
+        found = sweeping._chosen(points, which)
+        assert [point.fraction for point in found if point.front] == [0.4, 0.6]
+        assert [point.fraction for point in found if point.chosen] == chosen
+
+
+@pytest.mark.parametrize(
+    ("shares", "how", "said"),
+    [
+        ([], {}, "budgets: got none"),
+        ([0.2, 1.0], {}, "give shares of the heads"),
+        ([0.25], {"which": [0.5]}, "cut: 0.5 is none of the budgets 0.25"),
+        ([0.25], {"jobs": 0}, "jobs: got 0"),
+        ([0.9999], {}, "cannot be removed"),
+    ],
+)
+def test_what_makes_no_sense_is_refused_and_nothing_is_left(place, tmp_path, shares, how, said):
+    with pytest.raises(BadInput, match=said):
+        sweep(recipe(place), shares, tmp_path / "no", **how)
+    assert [path.name for path in tmp_path.iterdir() if path.name != "no.partial"] == []
+
+
+def test_the_page_draws_the_front_and_every_budget(place, done):
+    write_sweep(place / "done")
+    page, table = ((place / "done" / name).read_text() for name in ("sweep.html", "sweep.md"))
+    assert page.count('<circle class="dot"') == 6
+    assert "one greedy path, walked once" in page
+    assert "Kendall τ" in page
+    assert table.count("| passed |") == 3
+    content = json.loads((place / "done" / "sweep-report.json").read_text())
+    assert [run["removed"] for run in content["comparison"]["runs"]] == [2, 4, 6]
+    with pytest.raises(BadInput, match="no sweep"):
+        write_sweep(place / "model")
+
+
+def test_the_front_is_what_no_other_beats_in_speed_and_accuracy(place, done, monkeypatch):
+    from headwise.prune.report import sweep_page
+
+    swept = sweep_page.content(place / "done")
+    drawn = sweep_page.plot(swept.comparison)
+    places = ((200.0, 60.0), (300.0, 55.0), (400.0, 90.0), (350.0, 95.0))
+    points = tuple(replace(drawn.points[0], x=x, y=y) for x, y in places)
+    drawn = replace(drawn, dense=((100.0, 50.0),), points=points)
+    monkeypatch.setattr(sweep_page, "plot", lambda _: drawn)
+    for better, line in ((True, "100.0,50.0 300.0,55.0 400.0,90.0"), (False, "350.0,95.0 400.0,90.0")):
+        runs = tuple(replace(run, higher_is_better=better) for run in swept.comparison.runs)
+        assert sweep_page.front_line(replace(swept, comparison=replace(swept.comparison, runs=runs))) == line
