@@ -11,6 +11,8 @@ import numpy as np
 from headwise.analysis.evidence import Evidence
 from headwise.analysis.roles import ROLES
 from headwise.analysis.view import View, rounded
+from headwise.prune.report.html import hashed
+from headwise.prune.report.templating import shown
 
 #: What each statistic is, in words.
 SAYS = {
@@ -43,7 +45,10 @@ def view_page(view: View, model: str, evidence: Evidence | None = None) -> str:
     import jinja2
 
     folder = Path(__file__).parent / "templates"
-    made = jinja2.Environment(loader=jinja2.FileSystemLoader(folder), autoescape=True, trim_blocks=False)
+    made = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(folder), autoescape=True, trim_blocks=False, finalize=shown
+    )
+    made.globals["hashed"] = hashed
     if evidence is None:
         statistics = view.statistics
         roles = {name: {"score": score, "chance": chance} for name, (score, chance) in view.roles.items()}

@@ -32,7 +32,7 @@ _NAMES = (
 @cache
 def html_environment() -> Environment:
     """Everything printed is escaped for HTML, control characters are shown."""
-    return _environment(autoescape=True, finalize=_shown)
+    return _environment(autoescape=True, finalize=shown)
 
 
 @cache
@@ -61,7 +61,12 @@ def _environment(**options: Any) -> Environment:
     return environment
 
 
-def _shown(value: Any) -> Any:
+def shown(value: Any) -> Any:
+    r"""Text with its control characters made visible; anything else as it is.
+
+    >>> shown("a\x1b"), shown(3)
+    ('a␛', 3)
+    """
     return visible(value) if type(value) is str else value
 
 

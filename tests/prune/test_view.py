@@ -1,5 +1,7 @@
 """The page of one head, and what `headwise analyze` was asked to look for."""
 
+import base64
+import hashlib
 import html
 import json
 import re
@@ -83,6 +85,15 @@ def test_the_page_holds_the_map_and_escapes_the_text(opened):
     over = [float(cell) for cell in re.findall(r'<td class="n">([+-]\d\.\d+)</td>', page)]
     assert len(over) > 3
     assert over == sorted(over, reverse=True)
+
+
+def test_the_page_runs_its_own_script_alone_and_shows_control_characters():
+    page = view_page(View("0", 1, ("a\x1b[31m", "\u202eb"), np.eye(2), {}, {}, False), "m\x07")
+    assert page.startswith("<!doctype html>")
+    assert not {"\x1b", "\u202e", "\x07"} & set(page)
+    script = re.search(r"<script>(.*?)</script>", page, re.DOTALL)[1]
+    named = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    assert f"default-src 'none'; style-src 'unsafe-inline'; script-src 'sha256-{named}'" in html.unescape(page)
 
 
 def test_words_stand_as_in_the_text_and_the_most_telling_one_is_shown(folder):
