@@ -3,10 +3,14 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 PACKAGES := analysis prune recipes
+# The lowest release of transformers that is admitted has an environment of its own.
+LOWEST := .venv-lowest
+ON_LOWEST := tests/test_families.py tests/analysis/test_sites.py tests/analysis/test_gates.py tests/prune/test_surgery.py \
+	tests/prune/test_proof.py tests/prune/test_checkpoint.py tests/prune/test_rescue.py
 # How many test processes; each loads torch, so not more than there are cores.
 WORKERS ?= 2
 
-.PHONY: demo test test-all fuzz lint types contracts wheel links clean notebooks
+.PHONY: demo test test-all test-lowest fuzz lint types contracts wheel links clean notebooks
 
 demo: $(VENV)/.demo ## analyse, prune, measure and report the embedded model
 	$(BIN)/headwise demo
@@ -14,8 +18,12 @@ demo: $(VENV)/.demo ## analyse, prune, measure and report the embedded model
 test: $(VENV)/.test lint types contracts ## whole suite on the newest transformers
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n $(WORKERS) -m "not slow"
 
-test-all: $(VENV)/.test lint types contracts ## also every family x kernel x dtype, every kill, the long fuzz
+test-all: $(VENV)/.test lint types contracts ## also every family x kernel x dtype, every kill; then the lowest transformers
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n $(WORKERS)
+	$(MAKE) test-lowest
+
+test-lowest: $(LOWEST)/.test ## families, sites, gates, cuts, proofs and checkpoints on the lowest transformers
+	OMP_NUM_THREADS=1 $(LOWEST)/bin/python -m pytest -q -n $(WORKERS) $(ON_LOWEST)
 
 fuzz: $(VENV)/.test ## recipes, 5,000 cases
 	HEADWISE_FUZZ=5000 OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q tests/prune/test_recipe.py
@@ -48,5 +56,11 @@ $(VENV)/.test: $(VENV)/.made pyproject.toml constraints.txt
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[test]'
 	touch $@ $(VENV)/.demo
 
+$(LOWEST)/.test: pyproject.toml constraints.txt constraints-lowest.txt
+	$(PYTHON) -m venv $(LOWEST)
+	awk -F== 'NR == FNR { own[$$1]; print; next } !($$1 in own)' constraints-lowest.txt constraints.txt > $(LOWEST)/constraints.txt
+	$(LOWEST)/bin/python -m pip install --quiet --constraint $(LOWEST)/constraints.txt --editable '.[test]'
+	touch $@
+
 clean:
-	rm -rf $(VENV) build dist links *.egg-info .pytest_cache .ruff_cache .mypy_cache
+	rm -rf $(VENV) $(LOWEST) build dist links *.egg-info .pytest_cache .ruff_cache .mypy_cache
