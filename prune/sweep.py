@@ -148,7 +148,17 @@ def _asked(recipe: Recipe, fractions: Sequence[float], which: Cut, jobs: int) ->
 
 
 def _at(recipe: Recipe, share: float) -> Recipe:
-    return recipe.model_copy(update={"remove": Budget(fraction=share)})
+    """The recipe at a budget; gates that are trained for a number of heads are trained for this one."""
+    change: dict[str, Any] = {"remove": Budget(fraction=share)}
+    if _aimed(recipe):
+        change["score"] = recipe.score.model_copy(update={"keep": 1 - share, "heads": None})
+    return recipe.model_copy(update=change)
+
+
+def _aimed(recipe: Recipe) -> bool:
+    """Whether the score is trained for a number of heads, and so has to be trained for every budget."""
+    score = recipe.score
+    return score.kind == "gates" and (score.form == "subset" or score.keep is not None or score.heads is not None)
 
 
 def not_nested(recipe: Recipe) -> str:
@@ -157,8 +167,8 @@ def not_nested(recipe: Recipe) -> str:
     >>> not_nested(Recipe.load("quickstart"))
     ''
     """
-    if recipe.score.kind == "gates":
-        return "trained gates settle who stays for all heads at once"
+    if _aimed(recipe):
+        return "gates are trained for the number of heads that stay"
     return "" if recipe.search.kind == "greedy" else f"search {recipe.search.kind} may take back what fewer heads lost"
 
 
@@ -189,7 +199,7 @@ class _Sweep:
 
     def _decided(self, shares: Sequence[float]) -> Iterator[tuple[float, Plan]]:
         recipe, ready = self.recipe, self.ready
-        if recipe.score.kind == "gates":
+        if _aimed(recipe):
             for share in shares:
                 yield share, decide(_at(recipe, share), ready.calibration, ready.evidence, self.made, ready.judge)
             return

@@ -8,6 +8,7 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from headwise.analysis.errors import BadInput
 from headwise.prune.importance.calibration import Calibration
+from headwise.prune.importance.resampled import Resampled
 from headwise.prune.importance.scores import Scores, spread
 
 
@@ -95,4 +96,5 @@ class Gates(BaseModel):
 
         found = learned(calibration, self)
         values = {name: spread(site, found[name][: len(site.kept)]) for name, site in calibration.sites.items()}
-        return Scores(self.kind, values)
+        how = "gates are trained batch by batch: other texts would take another training"
+        return Scores(self.kind, values, resampled=Resampled(how))

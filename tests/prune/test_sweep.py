@@ -188,7 +188,14 @@ def test_what_is_not_nested_is_decided_budget_by_budget_and_said(place, done, tm
     assert path["how"] in caplog.text
     assert path["how"] in (tmp_path / "swapped" / "sweep.md").read_text()
     assert [point.heads for point in points] == [2, 4]
-    assert sweeping.not_nested(recipe(place, "score={kind: gates, steps: 2}"))
+    assert not sweeping.not_nested(recipe(place, "score={kind: gates, steps: 2}"))
+
+
+def test_gates_with_an_aim_are_trained_for_every_budget(place):
+    for aim in ("form: subset", "heads: 5", "keep: 0.25"):
+        aimed = recipe(place, f"score={{kind: gates, {aim}}}")
+        assert "trained for the number of heads" in sweeping.not_nested(aimed)
+        assert sweeping._at(aimed, 0.25).score.target(8) == 6
 
 
 def test_only_chosen_budgets_are_cut(place, tmp_path):
