@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, ClassVar, Literal
 
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field
 
+from headwise.analysis.sites import Site
 from headwise.prune.importance.alone import cost_alone
 from headwise.prune.importance.calibration import Calibration
+from headwise.prune.importance.resampled import Resampled
+from headwise.prune.importance.rounds import ranks_in_rounds
 from headwise.prune.importance.scores import Scores, removal_ranks
 from headwise.prune.selection.blocks import Block
 
@@ -26,14 +30,16 @@ class Reconstruction(BaseModel):
     less, but few texts may carry most of it. With `none` no loss is needed: all directions count the same,
     relative to the size of the output.
 
+    All costs come from the dense model unless `recollect` says after how many heads the model, without them and
+    repaired, is looked at again (`rounds.ranks_in_rounds`); then the order alone drives the selection.
+
     >>> Reconstruction().weight
     'output'
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
-    #: Forward-backward passes over the calibration texts (one and a forward pass), and how many more per head.
+    #: Forward-backward passes over the calibration texts: one and a forward pass.
     passes: ClassVar[float] = 4 / 3
-    passes_per_head: ClassVar[float] = 0
 
     kind: Literal["reconstruction"] = "reconstruction"
     weight: Literal["gradient", "output", "none"] = Field(
@@ -45,17 +51,38 @@ class Reconstruction(BaseModel):
     )
     ridge: float = Field(default=1e-2, gt=0, le=10, description="added to the diagonal, in units of its mean")
 
+    recollect: int | None = Field(
+        default=None, ge=1, description="measure again after every so many heads; never if left out"
+    )
+
+    @property
+    def passes_per_head(self) -> float:
+        """Forward passes per head beyond `passes`: four every round.
+
+        >>> Reconstruction(recollect=16).passes_per_head
+        0.25
+        """
+        return 4 / self.recollect if self.recollect else 0.0
+
     def score(self, calibration: Calibration) -> Scores:
         """Scores per head: the rank in the order of removal; the costs drive the selection.
 
         Raises:
-            BadInput: a weight other than `none` without a task, or a loss without gradient.
+            BadInput: a weight other than `none` without a task, a loss without gradient, or fewer heads a round
+                than go in one piece.
         """
+        costs = self._costs(calibration)
+        if self.recollect is not None:
+            ranks = ranks_in_rounds(calibration, self.recollect, self._costs, self.ridge)
+            return Scores(self.kind, ranks, resampled=costs.alone(calibration.sites))
+        return Scores(
+            self.kind, removal_ranks(calibration.sites, costs), costs, resampled=costs.alone(calibration.sites)
+        )
+
+    def _costs(self, calibration: Calibration) -> RepairCosts:
         contexts = calibration.moments(self.weight, self.loss)
         slopes = None if self.weight == "none" else calibration.gradients(moments=True, loss=self.loss)
-        costs = RepairCosts(calibration.model, contexts, slopes, self.ridge)
-        alone = cost_alone(calibration.model, calibration.sites, contexts, slopes)
-        return Scores(self.kind, removal_ranks(calibration.sites, costs), costs, resampled=alone)
+        return RepairCosts(calibration.model, contexts, slopes, self.ridge)
 
 
 class RepairCosts:
@@ -83,6 +110,10 @@ class RepairCosts:
         width = site.head_dim
         columns = {head: np.arange(place * width, (place + 1) * width) for place, head in enumerate(site.kept)}
         return RepairCost(second, worth, columns, self._ridge)
+
+    def alone(self, sites: Mapping[str, Site]) -> Resampled:
+        """How the cost of each head by itself depends on the texts."""
+        return cost_alone(self._model, sites, self._contexts, self._slopes)
 
     def _measure(self, block: Block) -> tuple[np.ndarray, np.ndarray]:
         """Second moment of the contexts and worth of their columns to the loss."""

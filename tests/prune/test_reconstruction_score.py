@@ -6,13 +6,17 @@ import numpy as np
 import pytest
 import torch
 
+from headwise.analysis.errors import BadInput
 from headwise.analysis.projections import output_bias, output_weight
 from headwise.analysis.sites import Site, find_sites
+from headwise.prune.compensation.reconstruction import Reconstruct
 from headwise.prune.importance.moments import Moments
 from headwise.prune.importance.reconstruction import Reconstruction, RepairCosts
 from headwise.prune.importance.repair_cost import RepairCost, ridged
+from headwise.prune.importance.scores import removal_ranks
 from headwise.prune.selection import Budget, Keep, select
-from tests.prune.importance_scene import ROWS, Labels, batched, blocks, calibration, made
+from headwise.prune.surgery import cut
+from tests.prune.importance_scene import ROWS, Labels, batched, blocks, calibration, flat, made
 
 
 def brute_cost(second, weight, slopes, gone, ridge):
@@ -159,3 +163,54 @@ def test_repair_costs_need_no_second_measurement():
     first = costs.start(block)
     first.remove((0,))
     assert costs.start(block).costs([(0,)])[0] > 0, "a new start has lost nothing"
+
+
+def costs_by_hand(model, gone):
+    """What each head that is left costs, by least squares on contexts and slopes that plain autograd gives."""
+    prices = {}
+    for name, site in find_sites(model).items():
+        matrix, seen, slopes = output_weight(model, site).numpy(), [], []
+        handle = model.get_submodule(site.output).register_forward_hook(
+            lambda m, args, out, found=seen: (out.retain_grad(), found.append((args[0], out)))[0]
+        )
+        for batch in batched(1):
+            Labels().losses(model, batch).sum().backward()
+            slopes.append(seen[-1][1].grad[0])
+        handle.remove()
+        left = [head for head in range(4) if head not in gone.get(name, [])]
+        assert matrix.shape[1] == 8 * len(left)
+        second = np.cov(torch.cat([context[0].detach() for context, _ in seen]).numpy().T, ddof=0)
+        inner = torch.cat(slopes).numpy()
+        for place, head in enumerate(left if len(left) > 1 else []):
+            columns = np.arange(8 * place, 8 * place + 8)
+            prices[name, head] = brute_cost(second, matrix, inner.T @ inner / len(ROWS), columns, 1e-2)
+    return prices
+
+
+def test_in_rounds_every_head_goes_that_costs_least_in_the_repaired_and_cut_model():
+    model = made("bert")
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    score = Reconstruction(recollect=1).score(calibration(model))
+    assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
+    assert sorted(flat(score)) == list(range(1, 9))
+    order = sorted((score[name][head], name, head) for name in score for head in range(4))
+    gone = {}
+    for _, name, head in order[:5]:
+        prices = costs_by_hand(model, gone)
+        assert (name, head) == min(prices, key=prices.get)
+        Reconstruct(correct="none").repair(calibration(model), {name: [head]})
+        cut(model, {name: [head]})
+        gone.setdefault(name, []).append(head)
+    one_shot = flat(Reconstruction().score(calibration(made("bert"))))
+    assert (flat(score).argsort() != one_shot.argsort()).any(), "looking again changes the order"
+
+
+def test_a_round_of_all_heads_is_one_shot_and_groups_go_whole():
+    for name in ("llama", "albert"):
+        ranks = removal_ranks(find_sites(made(name)), Reconstruction().score(calibration(made(name))).costs)
+        found = Reconstruction(recollect=100).score(calibration(made(name)))
+        assert all((found[site] == ranks[site] + 1).all() for site in ranks)
+    score = Reconstruction(recollect=2).score(calibration(made("llama")))
+    assert all(score[site][0] == score[site][1] != score[site][2] for site in score)
+    with pytest.raises(BadInput, match="recollect"):
+        Reconstruction(recollect=1).score(calibration(made("llama")))

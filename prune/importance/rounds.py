@@ -1,0 +1,67 @@
+"""Rounds: remove a few heads, repair, look again – what is measured on a model that still has all heads grows stale."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from dataclasses import replace
+
+import numpy as np
+
+from headwise.analysis.errors import BadInput
+from headwise.analysis.sites import find_sites
+from headwise.prune.importance.calibration import Calibration
+from headwise.prune.selection.costs import Costs
+from headwise.prune.selection.greedy import greedy
+from headwise.prune.selection.keep import Keep
+from headwise.prune.selection.reach import rooms_of
+
+
+def ranks_in_rounds(
+    calibration: Calibration, every: int, measure: Callable[[Calibration], Costs], ridge: float
+) -> dict[str, np.ndarray]:
+    """When each head would go if `every` heads went at a time, and costs were measured anew in between.
+
+    Each round cuts a copy of the model, after least-squares repair of the projections that lose heads, and the next
+    round measures that copy. A block's last head (its last group where queries are grouped), and heads of sites that
+    cannot be cut, go in the last round at the earliest.
+
+    Args:
+        calibration: model and texts; nothing is changed.
+        every: heads per round.
+        measure: the costs of what a calibration sees.
+        ridge: of the repair.
+
+    Returns:
+        ranks like those of `removal_ranks`, but from 1.
+
+    Raises:
+        BadInput: nothing that goes in one piece is as small as `every`.
+    """
+    from headwise.prune.compensation.reconstruction import Reconstruct
+    from headwise.prune.surgery import cut
+
+    ranks = {name: np.full(site.heads, np.nan) for name, site in calibration.sites.items()}
+    now, place, last = calibration, 1, False
+    while not last:
+        left = sum(len(site.kept) for site in now.sites.values())
+        last = left - every <= len(now.sites)
+        sites = {name: replace(site, refusal="") for name, site in now.sites.items()} if last else now.sites
+        rooms = rooms_of(sites, Keep(minimum_per_site=0 if last else 1))
+        steps = greedy(rooms, measure(now), left if last else every)
+        gone: dict[str, list[int]] = {}
+        for step in steps:
+            for site in rooms[step.block].block.sites:
+                ranks[site.name][list(step.heads)] = place
+                gone.setdefault(site.name, []).extend(step.heads)
+            place += step.size
+        if last:
+            break
+        if not steps:
+            raise BadInput(f"score.recollect: no piece has {every} heads or fewer; choose a larger number, or none")
+        # The copy is as the model was when its sums were made, so they serve its repair.
+        smaller = replace(now, model=copy.deepcopy(calibration.model) if now is calibration else now.model)
+        Reconstruct(correct="none", ridge=ridge).repair(smaller, gone)
+        cut(smaller.model, gone)
+        now = replace(smaller, sites=find_sites(smaller.model), _passes={})
+    return ranks
