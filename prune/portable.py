@@ -70,7 +70,7 @@ def auto_classes(model: Any) -> dict[str, str]:
     own = type(model).__name__
     for name, auto in vars(modeling_auto).items():
         mapping = getattr(auto, "_model_mapping", None)
-        if not name.startswith("Auto") or mapping is None or type(model.config) not in mapping.keys():
+        if not name.startswith("Auto") or mapping is None or type(model.config) not in mapping:
             continue
         classes = mapping[type(model.config)]
         listed = [c.__name__ for c in (classes if isinstance(classes, (tuple, list)) else (classes,))]
