@@ -2,6 +2,7 @@
 
 import contextlib
 import copy
+import json
 import sys
 from types import SimpleNamespace
 
@@ -14,12 +15,15 @@ from headwise.analysis.batching import Batch, Tokens
 from headwise.analysis.errors import BadInput
 from headwise.analysis.sites import find_sites
 from headwise.analysis.texts import Text
+from headwise.prune import pipeline
 from headwise.prune.checkpoint import load, save
 from headwise.prune.held_out import parted
+from headwise.prune.opening import weights_hash
 from headwise.prune.recipe import Recipe
 from headwise.prune.recovery import RECOVERIES, Distil, FineTune, NoRecovery
 from headwise.prune.surgery import cut
 from headwise.prune.training import Towards
+from tests.prune import tiny_run
 
 SIZES = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 40}
 REMOVE = {"0": [0, 1], "1": [2]}
@@ -213,3 +217,27 @@ def test_recipes_take_every_way():
         text = f"schema: 1\nscore: {{kind: random}}\nrecover: {{kind: {kind}}}\n"
         assert Recipe.from_text(text).recover.kind == kind
     assert isinstance(Recipe.from_text("schema: 1\nscore: {kind: random}").recover, NoRecovery)
+
+
+@pytest.mark.slow
+def test_a_resumed_run_trains_to_the_same_weights(tmp_path, monkeypatch):
+    tiny_run.checkpoint(tmp_path / "model")
+    tiny_run.table(tmp_path / "texts.jsonl", rows=128)
+    change = "recover={kind: finetune, epochs: 2, rate: 0.002}"
+    recipe = Recipe.load("gradient", tiny_run.settings(tmp_path / "model", tmp_path / "texts.jsonl", change))
+    hashes, speed = [], pipeline._speed
+
+    def interrupted(recipe, dense, smaller):
+        """After the training; the first run ends here."""
+        hashes.append(weights_hash(smaller))
+        if len(hashes) == 1:
+            raise KeyboardInterrupt
+        return speed(recipe, dense, smaller)
+
+    monkeypatch.setattr(pipeline, "_speed", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        pipeline.run(recipe, output_dir=tmp_path / "run")
+    done = pipeline.run(recipe, output_dir=tmp_path / "run", resume=True)
+    told = json.loads((done.folder / "recovery.json").read_text())
+    assert told["loss"]["after"] < told["loss"]["before"], "else the weights are those of before"
+    assert hashes[0] == hashes[1] == weights_hash(load(done.folder / "checkpoint"))
