@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import copy
+import logging
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
 from headwise.analysis.batching import batches
 from headwise.analysis.embedded_text import embedded_corpus
+from headwise.analysis.errors import BadInput
 from headwise.analysis.sites import find_sites
 from headwise.prune.checkpoint import save
 from headwise.prune.importance.calibration import Calibration
@@ -20,6 +22,8 @@ from headwise.prune.proof import prove, require
 from headwise.prune.recipe import Recipe
 from headwise.prune.surgery import cut
 from headwise.prune.tasks import choose_task
+
+log = logging.getLogger("headwise")
 
 _PROOF_TEXTS, _PROOF_BATCHES = 16, 2
 
@@ -57,6 +61,10 @@ def apply_plan(
     dense = opened.model
     sites = find_sites(dense)
     plan.check(sites)
+    if not plan.count:
+        raise BadInput('the plan removes no head: there is nothing to cut; name heads, as in {"remove": {"3": [1, 7]}}')
+    if plan.model and Path(plan.model).name != Path(model).name:
+        log.warning("the plan was made for %s; a head of %s with the same number is another head", plan.model, model)
     repair: dict[str, Any] = {"kind": "none", "sites": {}}
     texts = embedded_corpus()
     if recipe is not None:

@@ -88,7 +88,8 @@ def beside_forecast(
     note = (
         f"{recipe.time.where}: at most {asked:.4g} ms were asked, the latency table forecast {said['then']:.4g} ms, "
         f"measured are {measured['median']:.4g} ms ({measured['low']:.4g} to {measured['high']:.4g} in the middle half "
-        f"of the rounds){'' if kept else ': more than asked'}"
+        f"of the rounds){'' if kept else ', more than asked'}; with all heads it said {said['now']:.4g} ms, measured "
+        f"are {row['dense_ms']['median']:.4g} ms"
     )
     forecast = {"batch": here[0], "length": here[1], "asked": asked, **said, "measured": measured, "kept": kept}
     return {**speed, "forecast": forecast, "notes": [*speed["notes"], note]}

@@ -13,8 +13,16 @@ from pydantic import BaseModel, ConfigDict, Field, StrictInt, ValidationError, f
 from headwise.analysis.errors import BadInput, CannotCut
 from headwise.analysis.plain import plain
 from headwise.analysis.sites import Site
+from headwise.prune.recipe_errors import did_you_mean, shown
 
 Head = Annotated[StrictInt, Field(ge=0)]
+_EXPECTED = {
+    "int_type": "the number of a head, such as 3",
+    "greater_than_equal": "the number of a head, 0 or more",
+    "list_type": "a list of heads, such as [1, 7]",
+    "dict_type": 'heads by site, such as {"3": [1, 7]}',
+    "model_type": 'a plan, such as {"schema": 1, "remove": {"3": [1, 7]}}',
+}
 _NUMBER_LISTS = re.compile(r"\[\s+(?:(?:-?[\d.]+(?:[eE][-+]?\d+)?|null),?\s+)+\]")
 
 
@@ -131,7 +139,7 @@ def _mistakes(remove: Mapping[str, list[int]], sites: Mapping[str, Site]) -> Ite
     for name, heads in remove.items():
         site = sites.get(name)
         if site is None:
-            yield f"{name!r}: no such site; the model has {', '.join(sites)}"
+            yield f"{name!r}: no such site{did_you_mean(name, sites)}; the model has {', '.join(sites)}"
             continue
         beyond = [head for head in heads if head >= site.heads]
         if beyond:
@@ -157,7 +165,14 @@ def _explain(problem: ValidationError) -> str:
     lines = []
     for error in problem.errors(include_url=False):
         where = ".".join(map(str, error["loc"])) or "the file"
-        lines.append(f"  {where}: {error['msg']} (got {error['input']!r:.80})")
+        if error["type"] == "value_error":
+            said = error["msg"].removeprefix("Value error, ")
+        elif error["type"] == "extra_forbidden":
+            fields = [info.alias or name for name, info in Plan.model_fields.items()]
+            said = f"unknown field{did_you_mean(error['loc'][-1], fields)}; valid: {', '.join(fields)}"
+        else:
+            said = f"expected {_EXPECTED.get(error['type'], error['msg'].removeprefix('Input should be '))}, got {shown(error['input'])}"
+        lines.append(f"  {where}: {said}")
     return "\n".join(lines)
 
 

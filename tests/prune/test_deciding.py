@@ -68,10 +68,11 @@ def test_a_plan_is_written_edited_and_applied(checkpoint, recipe_file, tmp_path,
     assert not torch.equal(*weights)
     assert main(["cut", str(checkpoint), str(written), "--output-dir", str(plain), "--quiet"]) == 2
     assert "exists" in capsys.readouterr().err
-    edited["remove"] = {"9": [0]}
-    written.write_text(json.dumps(edited))
-    assert main(["cut", str(checkpoint), str(written), "--output-dir", str(tmp_path / "no"), "--quiet"]) == 2
-    assert not (tmp_path / "no").exists()
+    for wrong, said in (({"9": [0]}, "no such site"), ({}, "nothing to cut"), ({"0": [4]}, "no head 4")):
+        written.write_text(json.dumps({**edited, "remove": wrong}))
+        assert main(["cut", str(checkpoint), str(written), "--output-dir", str(tmp_path / "no"), "--quiet"]) == 2
+        assert said in capsys.readouterr().err
+        assert not (tmp_path / "no").exists()
 
 
 def test_a_sweep_judges_every_budget_and_goes_on_where_it_was(checkpoint, recipe_file, tmp_path, capsys):
@@ -89,7 +90,9 @@ def test_a_sweep_judges_every_budget_and_goes_on_where_it_was(checkpoint, recipe
         if point["chosen"]:
             kept = sum(len(site.kept) for site in find_sites(load(folder / "checkpoint")).values())
             assert kept == 8 - point["heads"]
-    assert {"sweep.html", "sweep.md", "sweep-report.json", "stability.json"} <= {path.name for path in target.rglob("*")}
+    assert {"sweep.html", "sweep.md", "sweep-report.json", "stability.json"} <= {
+        path.name for path in target.rglob("*")
+    }
     assert main(words) == 2
     assert main(["sweep", str(checkpoint), "-r", str(recipe_file), "--budgets", "a", "--quiet"]) == 2
     assert main(["sweep", str(checkpoint), "-r", str(recipe_file), "--budgets", "0.99", "--quiet"]) == 2

@@ -77,3 +77,31 @@ def test_calls_of_one_module_must_agree():
 def test_a_site_that_cannot_be_cut_is_refused_with_its_reason():
     with pytest.raises(CannotCut, match="sparse attention"):
         Plan(remove={"0": [1]}).check({"0": site("0", refusal="sparse attention")})
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        ({"remov": {}}, "remov: unknown field; did you mean 'remove'?"),
+        ({"remove": {"0": ["3"]}}, "remove.0.0: expected the number of a head, such as 3, got text '3'"),
+        ({"remove": {"0": [-1]}}, "remove.0.0: expected the number of a head, 0 or more, got number -1"),
+        ({"remove": {"0": 3}}, "remove.0: expected a list of heads, such as [1, 7], got number 3"),
+        ({"remove": [1]}, "remove: expected heads by site"),
+        ({"remove": {"0": []}}, "remove: site '0' has an empty list: leave out"),
+        ([1], "the file: expected a plan, such as"),
+    ],
+)
+def test_a_mistake_made_by_hand_is_one_clear_line(tmp_path, content, said):
+    path = tmp_path / "plan.json"
+    path.write_text(json.dumps(content))
+    with pytest.raises(BadInput) as caught:
+        Plan.load(path)
+    first, line = str(caught.value).splitlines()
+    assert first == f"{path} is not a valid plan:"
+    assert line.strip().startswith(said)
+
+
+def test_a_misspelt_site_is_asked_about():
+    sites = {name: site(name) for name in ("encoder.self.0", "decoder.cross.0")}
+    with pytest.raises(BadInput, match=r"no such site; did you mean 'decoder\.cross\.0'"):
+        Plan(remove={"decoder.cros.0": [1]}).check(sites)
