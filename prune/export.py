@@ -114,7 +114,7 @@ def _told(model: nn.Module) -> dict[str, str]:
     """What a file says of its model beside the graph, so that it can be timed: see `onnx_speed`."""
     facts: dict[str, Any] = {"parameters": parameters(model), "class": type(model).__name__}
     if reads(model):
-        config: Any = model.config  # type: ignore[union-attr]
+        config: Any = model.config
         facts |= {"vocabulary": config.get_text_config().vocab_size, "max_length": token_limit(None, model)}
         counted = [operations(model, _inputs(model, 1, length)) for length in _COUNTED]
         facts["operations"] = np.linalg.solve(np.vander(_COUNTED, increasing=True), counted).tolist()

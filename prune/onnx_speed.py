@@ -52,7 +52,7 @@ class Exported:
         """Full rows of ordinary token ids, or noise, in the shapes that the file takes."""
         generator = np.random.default_rng(seed)
         most = int(self.facts.get("vocabulary") or 2)
-        found = {}
+        found: dict[str, np.ndarray] = {}
         for entry in self.session.get_inputs():
             dims = [size if isinstance(size, int) else length for size in entry.shape]
             shape = (batch, *dims[1:]) if dims else ()
@@ -72,7 +72,7 @@ class Exported:
         parts = self.facts.get("operations")
         if not parts:
             return None
-        return round(batch * sum(part * length**power for power, part in enumerate(parts)))
+        return round(batch * sum(float(part) * length**power for power, part in enumerate(parts)))
 
 
 def opened(file: str, threads: int | None = None) -> Exported:

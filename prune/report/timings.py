@@ -91,9 +91,8 @@ def conditions(speed: Mapping[str, Any]) -> str:
     parts += [f"attention kernel {speed['kernel']}"] if speed.get("kernel") else []
     parts += [str(speed["dtype"])] if speed.get("dtype") else []
     if speed.get("device"):
-        threads = speed.get("threads")
-        on_cpu = speed["device"] == "cpu" and threads
-        parts.append(f"on {speed['device']}" + (f" with {formats.plural(threads, 'thread')}" if on_cpu else ""))
+        threads = int(speed.get("threads") or 0) if speed["device"] == "cpu" else 0
+        parts.append(f"on {speed['device']}" + (f" with {formats.plural(threads, 'thread')}" if threads else ""))
     if not parts:
         return ""
     if not speed.get("runtime"):
