@@ -130,9 +130,10 @@ class Statistics(Reducer):
                 "context_norm": torch.linalg.vector_norm(one.context[part], dim=-1).transpose(1, 2),
                 "missing_mass": 1 - mass[part],
             }
-            for name, values in per_row.items():
-                weight = row[:, :, counted[name]]
-                found[part, :, counted[name]] = torch.einsum("bhq,bq->bh", values, weight)
+            at = [counted[name] for name in per_row]
+            # One product for all of them: [text, statistic, head, query] by [text, statistic, query].
+            summed = torch.stack(list(per_row.values()), dim=1) @ row[:, :, at].transpose(1, 2)[..., None]
+            found[part, :, at] = summed[..., 0].transpose(1, 2)
             flat = maps.reshape(len(maps), heads, length * width)
             masses = torch.bmm(flat, weights[part].transpose(1, 2))
             for i, name in enumerate(("distance", "first", "special", "punctuation")):

@@ -68,22 +68,15 @@ class RelationMass(Reducer):
         view = view_of(one, batch.tokens)
         said = [role.relation(view) if role.relation is not None else None for role in self.roles.values()]
         which = [i for i, chosen in enumerate(said) if chosen is not None]
-        texts, size = len(batch.texts), one.allowed[0].numel()
-        weights = torch.zeros(texts, len(which), size, device=one.allowed.device)
-        chance = torch.zeros(texts, len(which), device=one.allowed.device)
-        rows = torch.zeros_like(chance)
+        weights = torch.zeros(len(batch.texts), len(which), *one.allowed.shape[1:], device=one.allowed.device)
         for i, chosen in enumerate(chosen for chosen in said if chosen is not None):
-            count = (chosen & one.allowed).sum(-1)
-            open_rows = (count > 0) & (count < one.choices)
-            share = torch.where(open_rows, count / one.choices.clamp(min=1), 0.0)
-            weights[:, i] = (chosen & open_rows[..., None]).flatten(1)
-            chance[:, i], rows[:, i] = share.sum(1), open_rows.sum(1).float()
-        return (
-            torch.tensor(which, dtype=torch.long),
-            weights.transpose(1, 2),
-            chance.cpu().double(),
-            rows.cpu().double(),
-        )
+            weights[:, i] = chosen & one.allowed
+        count = weights.sum(-1)
+        open_rows = (count > 0) & (count < one.choices[:, None])
+        weights *= open_rows[..., None]
+        chance = torch.where(open_rows, count / one.choices.clamp(min=1)[:, None], 0.0).sum(2)
+        flat, counted = weights.flatten(2).transpose(1, 2), open_rows.sum(2)
+        return torch.tensor(which, dtype=torch.long), flat, chance.cpu().double(), counted.cpu().double()
 
     def measured(self, role: str) -> Measured:
         """Sums by cell of one role, ready for inference."""
