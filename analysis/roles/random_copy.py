@@ -59,5 +59,5 @@ def _initialise(module: nn.Module, rule: Callable[[nn.Module], None] | None) -> 
         _initialise(child, rule)
     if rule is not None:
         rule(module)
-    elif hasattr(module, "reset_parameters"):
-        module.reset_parameters()
+    elif callable(reset := getattr(module, "reset_parameters", None)):
+        reset()
