@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from headwise.analysis import synthetic
-from headwise.analysis.batching import token_limit
+from headwise.analysis.batching import is_chooser, token_limit
 from headwise.analysis.errors import BadInput
 from headwise.analysis.media_batching import positions_of
 
@@ -54,6 +54,9 @@ def synthetic_inputs(model: nn.Module, batch: int, length: int, seed: int = 0) -
         return ordinary[chosen].to(device)
 
     inputs = {"input_ids": rows(), "attention_mask": torch.ones(batch, length, dtype=torch.long, device=device)}
+    if is_chooser(model):
+        # One choice a text, in the shape that the head reads.
+        return {name: value.unsqueeze(1) for name, value in inputs.items()}
     eos = getattr(config, "eos_token_id", None)
     if getattr(config, "is_encoder_decoder", False):
         if isinstance(eos, int):

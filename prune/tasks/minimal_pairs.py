@@ -16,7 +16,7 @@ from headwise.analysis.encoding import encode
 from headwise.analysis.errors import BadInput
 from headwise.analysis.texts import Corpus, Text
 from headwise.prune.tasks.causal_lm import is_causal_lm
-from headwise.prune.tasks.gaps import gap_losses, gaps_of, summed_gaps
+from headwise.prune.tasks.gaps import summed_gaps, text_losses
 from headwise.prune.tasks.masked_lm import is_masked_lm
 from headwise.prune.tasks.outcome import Outcome, judging
 from headwise.prune.tasks.windows import summed_losses, token_losses
@@ -109,11 +109,7 @@ class FittedPairs:
     def _nats(self, model: nn.Module, texts: list[Text]) -> Float[Tensor, " batch"]:
         encoded = encode([replace(text, pair=None) for text in texts], self.tokenizer, self.limit)
         if self.masked:
-            gaps = gaps_of(encoded)
-            found = [torch.zeros(0), *gap_losses(model, encoded, gaps, self.tokenizer.mask_token_id, self.batch_size)]
-            nats = torch.cat([part.to(found[-1].device) for part in found])
-            owner = torch.tensor([gap.text for gap in gaps], dtype=torch.long, device=nats.device)
-            return nats.new_zeros(len(texts)).index_add(0, owner, nats)
+            return text_losses(model, encoded, self.tokenizer.mask_token_id)
         rows = [row.ids for row in encoded]
         device: Any = model.device
         ids = torch.zeros(len(rows), max(1, *(len(row) for row in rows)), dtype=torch.long)

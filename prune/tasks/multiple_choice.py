@@ -87,13 +87,15 @@ class FittedChoice:
             BadInput: a text has no choices, or no label that is one of them.
         """
         _check(Corpus(batch.texts, "batch"))
-        found = []
-        for text in batch.texts:
-            rows = self._rows([text], model)
-            parts = [rows[at : at + self.batch_size] for at in range(0, len(rows), self.batch_size)]
-            scores = torch.cat([self._scores(model, part) for part in parts])
-            found.append(nn.functional.cross_entropy(scores[None], torch.tensor([text.right], device=scores.device)))
-        return torch.cat([loss.reshape(1) for loss in found])
+        # One row a text in every call, so that the gradients of a call are those of its texts.
+        rows = [self._rows([text], model) for text in batch.texts]
+        calls = [
+            self._scores(model, [mine[min(k, len(mine) - 1)] for mine in rows]) for k in range(max(map(len, rows)))
+        ]
+        scores = torch.stack(calls, dim=1)
+        there = torch.tensor([[k < len(mine) for k in range(len(calls))] for mine in rows], device=scores.device)
+        right = torch.tensor([text.right for text in batch.texts], device=scores.device)
+        return nn.functional.cross_entropy(scores.masked_fill(~there, float("-inf")), right, reduction="none")
 
     def judge(self, model: nn.Module, corpus: Corpus) -> Outcome:
         """The share of texts whose right answer scores highest.

@@ -260,7 +260,9 @@ def test_texts_that_do_not_fit_are_refused(place, kind):
         TASKS[kind]().fit(model, processor, Corpus([Text("w1", "w2", "cat")]))
 
 
-@pytest.mark.parametrize("kind", COLUMNS)
+@pytest.mark.parametrize(
+    "kind", [pytest.param(kind, marks=pytest.mark.slow) if kind.startswith("audio") else kind for kind in COLUMNS]
+)
 def test_what_sees_or_hears_is_pruned_and_judged_again(place, kind, tmp_path, capsys):
     what = "images" if kind.startswith("image") else "clips"
     data = {

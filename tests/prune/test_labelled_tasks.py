@@ -8,6 +8,7 @@ import pytest
 import sacrebleu
 import seqeval.metrics
 import torch
+from rouge_score.rouge_scorer import RougeScorer
 from scipy import stats
 from sklearn import metrics as sk
 from tokenizers import Tokenizer, models, pre_tokenizers, processors
@@ -260,8 +261,8 @@ def test_the_likelier_sentence_wins():
     assert found["test"] == "McNemar, exact"
 
 
-@pytest.mark.parametrize(("metric", "beams"), [("chrf", 1), ("exact-match", 1), ("chrf", 3)])
-def test_what_is_written_is_scored_as_by_sacrebleu(metric, beams):
+@pytest.mark.parametrize(("metric", "beams"), [("chrf", 1), ("exact-match", 1), ("rouge-2", 1), ("rouge-l", 3)])
+def test_what_is_written_is_scored_as_by_the_library(metric, beams):
     model, texts = MODELS["sequence-to-sequence"](), corpus("sequence-to-sequence", 12)
     task = TASKS["sequence-to-sequence"](metric=metric, beams=beams, new_tokens=6)
     tok = tokenizer()
@@ -279,6 +280,11 @@ def test_what_is_written_is_scored_as_by_sacrebleu(metric, beams):
     assert list(outcome.predictions) == written
     if metric == "exact-match":
         assert outcome.value == 0.5
+    elif metric.startswith("rouge"):
+        name = {"rouge-2": "rouge2", "rouge-l": "rougeL"}[metric]
+        scorer = RougeScorer([name])
+        each = [scorer.score(t.pair, w)[name].fmeasure for w, t in zip(written, given, strict=True)]
+        assert outcome.value == pytest.approx(np.mean(each))
     else:
         each = [sacrebleu.sentence_chrf(w, [t.pair]).score / 100 for w, t in zip(written, given, strict=True)]
         assert outcome.value == pytest.approx(np.mean(each))
