@@ -5,6 +5,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
+from torch import nn
 
 from headwise.analysis.errors import BadInput
 from headwise.analysis.gates import gated
@@ -210,3 +211,69 @@ def test_outputs_need_no_labels_and_average_to_every_outputs_gradient():
     one, other = (Outputs(3).losses(model, batch) for batch in (batched(2)[0], batched(4)[0]))
     torch.testing.assert_close(one, other[:2])
     assert np.isfinite(flat(Reconstruction(weight="gradient", loss="outputs").score(calibration(model)))).all()
+
+
+class Saying(nn.Module):
+    """A model that always says the same."""
+
+    def __init__(self, logits):
+        super().__init__()
+        self.config, self.logits = SimpleNamespace(problem_type=None), logits
+
+    def forward(self, **_):
+        return SimpleNamespace(logits=self.logits)
+
+
+@pytest.mark.parametrize("way", ["classes", "independent", "number"])
+def test_drawn_predictions_have_the_curvature_of_the_divergence(way):
+    """The mean outer product of their gradients is the Hessian of KL(p || p moved) in the logits."""
+    from headwise.prune.importance.predictions import _surprise
+
+    row = torch.tensor([1.5, -0.3, 0.2, -2.0] if way != "number" else [0.7], dtype=torch.float64)
+    logits = row.repeat(40_000, 1).requires_grad_()
+    told = _surprise(logits, way == "independent", torch.Generator().manual_seed(0))
+    slopes = torch.autograd.grad(told.sum(), logits)[0]
+    chances = row.softmax(-1)
+    expected = {
+        "classes": torch.diag(chances) - torch.outer(chances, chances),
+        "independent": torch.diag(row.sigmoid() * (1 - row.sigmoid())),
+        "number": torch.ones(1, 1),
+    }[way]
+    torch.testing.assert_close(slopes.T @ slopes / len(row.repeat(40_000, 1)), expected.double(), atol=0.01, rtol=0)
+    assert slopes.mean(0).abs().max() < 0.02, "the divergence itself has no slope"
+
+
+def test_predictions_are_drawn_token_by_token_and_weighed_so_that_squares_average():
+    from headwise.prune.importance.predictions import Predictions
+
+    model = made("gpt2")
+    one = batched(1)[5]
+    tokens = one.tokens[""]
+    told = Predictions(3).losses(model, one)[0]
+    logits = model(**one.inputs).logits[0][tokens.valid[0]]
+    text = one.texts[0]
+    generator = torch.Generator().manual_seed((int(text.id[:12], 16) + 7919 * 4) % 2**63)
+    drawn = (logits.softmax(-1).cumsum(-1) < torch.rand(len(logits), 1, generator=generator).double()).sum(-1)
+    nats = nn.functional.cross_entropy(logits, drawn, reduction="none")
+    torch.testing.assert_close(told, nats.sum() / len(nats) ** 0.5)
+    for logits, said in ((None, "predicts nothing"), (torch.zeros(1, 99, 2), "not one per text or token")):
+        with pytest.raises(BadInput, match=said):
+            Predictions().losses(Saying(logits), one)
+
+
+@pytest.mark.parametrize("name", ["bert", "gpt2"])
+def test_ablation_without_labels_is_the_divergence_from_all_heads(name):
+    model, each = made(name), []
+    found = SCORES["ablation"](loss="predictions").score(Calibration(model, find_sites(model), batched(12)))
+    batch = batched(12)[0]
+    valid = batch.tokens[""].valid
+    with torch.no_grad():
+        dense = model(**batch.inputs).logits.log_softmax(-1)
+        with gated(model, {"1": [2]}):
+            silenced = model(**batch.inputs).logits.log_softmax(-1)
+    each = nn.functional.kl_div(silenced, dense, reduction="none", log_target=True).sum(-1)
+    if each.ndim == 2:
+        each = torch.stack([row[real].mean() for row, real in zip(each, valid, strict=True)])
+    assert found["1"][2] == pytest.approx(float(each.mean()), rel=1e-6)
+    with pytest.raises(BadInput, match="needs a task"):
+        SCORES["ablation"]().score(Calibration(model, find_sites(model), batched(12)))
