@@ -242,7 +242,21 @@ HOSTILE = (
 
 def hostile_run(folder: Path) -> Path:
     """A run where every text that data can bring is hostile."""
-    run = write_run(folder, {"": (2, 4)}, model=HOSTILE)
+    run = write_extras(write_run(folder, {"": (2, 4)}, model=HOSTILE))
+    edited(run / "stability.json", score=HOSTILE, how=HOSTILE)
+    edited(run / "latency.json", setting={HOSTILE: HOSTILE})
+    edited(run / "speed.json", kernel=HOSTILE, dtype=HOSTILE, device=HOSTILE, compiled=HOSTILE, notes=[HOSTILE])
+    moved = {"before": 1.0, "after": 2.0, "moved": 1.0, "most": {"head": HOSTILE, "before": 1.0, "after": 2.0}}
+    edited(
+        run / "drift.json", statistics={HOSTILE: moved}, roles={HOSTILE: {"before": 1, "after": 0}},
+        changed=[{"head": HOSTILE, "before": [HOSTILE], "after": [], "excess": {HOSTILE: [0.3, 0.1]}}],
+    )  # fmt: skip
+    facts = json.loads((run / "evidence" / "evidence.json").read_text())
+    facts["facts"]["interventions"] = {
+        HOSTILE: {"verdict": HOSTILE, "measured": HOSTILE, "heads": [HOSTILE], "effect": 1.0},
+        "self": {"verdict": "not applicable", "reason": HOSTILE},
+    }
+    write_json(run / "evidence" / "evidence.json", facts)
     plan = json.loads((run / "plan.json").read_text())
     for site in plan["reasons"].values():
         for head in site:
