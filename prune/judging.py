@@ -96,7 +96,8 @@ def side_by_side(errand: Errand, plans: Mapping[str, Removal], jobs: int) -> Ite
     from concurrent.futures import ProcessPoolExecutor, as_completed
 
     jobs = min(jobs, len(plans))
-    busy, cores = jobs * errand.threads, len(os.sched_getaffinity(0))
+    affinity = getattr(os, "sched_getaffinity", None)
+    busy, cores = jobs * errand.threads, len(affinity(0)) if affinity is not None else os.cpu_count() or 1
     if busy > cores:
         log.warning(
             "%d processes of %d threads each on %d cores get in each other's way; with OMP_NUM_THREADS=%d they would not",

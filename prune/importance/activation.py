@@ -16,10 +16,11 @@ from headwise.prune.importance.scores import Scores, spread
 
 
 class Activation(BaseModel):
-    """Root mean square, over tokens, of the length of a head's context; no loss is needed.
+    """Mean length, over tokens, of a head's context; no loss is needed.
 
-    After Muralidharan et al., 2024 ("Compact language models via pruning and knowledge distillation", Minitron), who
-    add up lengths; squares make it a sum that does not depend on batches.
+    Muralidharan et al., 2024 ("Compact language models via pruning and knowledge distillation", Minitron) take the
+    plain mean (`mean: length`); the root of the mean square (`mean: square`) leans more on the few tokens where a
+    head says much.
 
     >>> Activation().kind
     'activation'
@@ -31,6 +32,9 @@ class Activation(BaseModel):
     passes_per_head: ClassVar[float] = 0
 
     kind: Literal["activation"] = "activation"
+    mean: Literal["square", "length"] = Field(
+        default="square", description="root of the mean squared length, or the mean length as in Minitron"
+    )
     normalize: Literal["none", "site"] = Field(
         default="none", description="`site` divides by the site's Euclidean norm"
     )
@@ -50,8 +54,11 @@ class Activation(BaseModel):
     ) -> dict[str, np.ndarray]:
         values = {}
         for name, site in sites.items():
-            squares = found.columns[name].squares(centred=False, weights=weights)
-            lengths = np.sqrt(squares.reshape(-1, site.head_dim).sum(1))
+            if self.mean == "square":
+                squares = found.columns[name].squares(centred=False, weights=weights)
+                lengths = np.sqrt(squares.reshape(-1, site.head_dim).sum(1))
+            else:
+                lengths = found.columns[name].mean_lengths(weights)
             if self.normalize == "site":
                 lengths = lengths / (np.linalg.norm(lengths) + 1e-20)
             values[name] = spread(site, lengths[: len(site.kept)])

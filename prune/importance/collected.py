@@ -122,22 +122,24 @@ class ColumnSums:
         weight: sum of the tokens' weights.
         first: sum of weighted contexts.
         second: sum of weighted squares.
+        lengths: sum of the weighted length of each head's context.
     """
 
     weight: Float[Tensor, " part"]
     first: Float[Tensor, "part column"]
     second: Float[Tensor, "part column"]
+    lengths: Float[Tensor, "part head"]
 
     @classmethod
-    def zeros(cls, columns: int, device: torch.device | str = "cpu") -> ColumnSums:
+    def zeros(cls, columns: int, heads: int, device: torch.device | str = "cpu") -> ColumnSums:
         """Empty sums.
 
-        >>> ColumnSums.zeros(3).first.shape
+        >>> ColumnSums.zeros(3, 1).first.shape
         torch.Size([64, 3])
         """
         nothing = Moments.zeros(1, device).first
         first = nothing.new_zeros(PARTS, columns)
-        return cls(nothing.new_zeros(PARTS), first, first.clone())
+        return cls(nothing.new_zeros(PARTS), first, first.clone(), nothing.new_zeros(PARTS, heads))
 
     def add(
         self,
@@ -147,7 +149,7 @@ class ColumnSums:
     ) -> None:
         """Count a batch in; a token counts as its weight says.
 
-        >>> sums = ColumnSums.zeros(1)
+        >>> sums = ColumnSums.zeros(1, 1)
         >>> sums.add(torch.tensor([3]), torch.tensor([[[1.0], [3.0]]]), torch.ones(1, 2))
         >>> sums.squares(centred=False), sums.squares(centred=True)
         (array([5.]), array([1.]))
@@ -159,6 +161,13 @@ class ColumnSums:
         self.first.index_add_(0, parts, heavy.sum(1).to(self.first))
         self.second.index_add_(0, parts, (heavy * contexts).sum(1).to(self.second))
         self.weight.index_add_(0, parts, weights.sum(1).to(self.weight))
+        lengths = contexts.unflatten(-1, (self.lengths.shape[1], -1)).norm(dim=-1) * weights.unsqueeze(-1)
+        self.lengths.index_add_(0, parts, lengths.sum(1).to(self.lengths))
+
+    def mean_lengths(self, weights: np.ndarray | None = None) -> np.ndarray:
+        """Mean length of each head's context, [head]; parts count as often as `weights` says."""
+        total = max(float(weighted(self.weight.cpu().numpy(), weights)), 1e-300)
+        return np.asarray(weighted(self.lengths.cpu().numpy(), weights) / total)
 
     def squares(self, centred: bool, weights: np.ndarray | None = None) -> np.ndarray:
         """Mean square of every column, about its mean if `centred`; parts count as often as `weights` says."""
@@ -227,7 +236,9 @@ class Collected:
             weights = None if slopes is None else slopes[chosen].square().sum(-1)
             sums[site.name].add(contexts[chosen], weights)
         if site.name not in self.columns:
-            self.columns[site.name] = ColumnSums.zeros(contexts.shape[-1], contexts.device)
+            self.columns[site.name] = ColumnSums.zeros(
+                contexts.shape[-1], contexts.shape[-1] // site.head_dim, contexts.device
+            )
         counts = valid if slopes is None else valid * slopes.masked_fill(~valid.unsqueeze(-1), 0.0).square().sum(-1)
         self.columns[site.name].add(parts, contexts, counts.to(contexts))
         if slopes is not None:
@@ -257,6 +268,7 @@ class Collected:
             if moments is not None:
                 self.fit.setdefault(name, moments)
                 self.held.setdefault(name, moments)
-                self.columns.setdefault(name, ColumnSums.zeros(len(moments.first), moments.first.device))
+                heads, device = gates.absolute.shape[1], moments.first.device
+                self.columns.setdefault(name, ColumnSums.zeros(len(moments.first), heads, device))
                 if self.weighted:
                     self.slopes.setdefault(name, slopes)

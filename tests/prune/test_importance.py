@@ -51,6 +51,7 @@ VARIANTS = {
     "predictions": Fisher(loss="predictions"),
     "outputs": SCORES["taylor2"](loss="outputs"),
     "diverging": SCORES["ablation"](loss="predictions"),
+    "length": SCORES["activation"](mean="length"),
     "standard": SCORES["variance"](normalize="standard"),
     "weighted": Reconstruction(weight="gradient"),
     "none": Reconstruction(weight="none"),
@@ -263,12 +264,15 @@ def test_activation_and_variance_equal_numpy(name):
             model(**batch.inputs)
         for site, found in seen.items():
             rows.setdefault(site, []).append(found[0][batch.tokens[""].valid])
-    size, spread_ = (SCORES[kind]().score(calibration(model)) for kind in ("activation", "variance"))
+    context = calibration(model)
+    size, spread_ = (SCORES[kind]().score(context) for kind in ("activation", "variance"))
+    length = SCORES["activation"](mean="length").score(context)
     for site, parts in rows.items():
         seen = torch.cat(parts).numpy()
         weight = output_weight(model, sites[site]).numpy()
         heads = seen.reshape(len(seen), sites[site].heads, -1)
         np.testing.assert_allclose(size[site], np.sqrt((heads**2).sum(-1).mean(0)), rtol=1e-6)
+        np.testing.assert_allclose(length[site], np.linalg.norm(heads, axis=-1).mean(0), rtol=1e-6)
         columns = seen.var(0) * (weight**2).sum(0)
         np.testing.assert_allclose(spread_[site], columns.reshape(sites[site].heads, -1).mean(1), rtol=1e-6)
 
