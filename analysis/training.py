@@ -12,19 +12,21 @@ import numpy as np
 from torch import nn
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
-from headwise.analysis.batching import batches
+from headwise.analysis.batching import Batches, batches
 from headwise.analysis.capture import MEMORY, capture
+from headwise.analysis.inference import sign_flip_p
 from headwise.analysis.portions import Portions
 from headwise.analysis.roles import ROLES
-from headwise.analysis.roles.assignment import assign, inferred
+from headwise.analysis.roles.assignment import Measured, assign
 from headwise.analysis.roles.mass import RelationMass
 from headwise.analysis.similarity.pearson import Pearson
-from headwise.analysis.sites import find_sites, heads_of
+from headwise.analysis.sites import Site, find_sites, heads_of
 from headwise.analysis.statistics import Statistics
 from headwise.analysis.texts import Corpus, Text
 
-#: Texts and tokens a text that are looked at: small, so that an evaluation hardly takes longer.
-TEXTS, TOKENS = 32, 64
+#: Texts and tokens a text that are looked at: so few that an evaluation of a thousand short texts takes at most a
+#: twentieth longer (`benchmarks/callback.py`).
+TEXTS, TOKENS = 16, 48
 #: Roles that cost next to nothing beside the forward pass.
 _ROLES = ("previous", "next", "self", "first-token", "separator", "punctuation")
 
@@ -59,6 +61,7 @@ class HeadsCallback(TrainerCallback):
         self.tokenizer, self.max_length = tokenizer, max_length
         self.curves: list[dict[str, float]] = []
         self._trainer_log: Any = None
+        self._known: tuple[nn.Module, dict[str, Site], Batches] | None = None
 
     def on_evaluate(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         """Look at the heads and log what they do."""
@@ -98,13 +101,12 @@ class HeadsCallback(TrainerCallback):
     def measured(self, model: nn.Module, tokenizer: Any) -> dict[str, float]:
         """The numbers of one evaluation, by the name that they are logged under."""
         start = time.perf_counter()
-        sites = find_sites(model)
-        data = batches(self.corpus, tokenizer, max_length=self.max_length, model=model)
+        sites, data = self._what(model, tokenizer)
         statistics, pearson = Statistics(sites), Pearson(sites)
         masses = RelationMass(sites, {name: ROLES[name] for name in _ROLES})
         capture(model, Portions(data, len(heads_of(sites)), MEMORY), [statistics, pearson, masses], sites=sites)
         arrays = statistics.result() | pearson.result()
-        arrays |= assign({name: inferred(masses.measured(name)) for name in masses.roles}, ROLES)
+        arrays |= assign({name: _tested(masses.measured(name)) for name in masses.roles}, ROLES)
         owner = np.array([name for name, _ in heads_of(sites)])
         alike = arrays["similarity/pearson"].copy()
         np.fill_diagonal(alike, -np.inf)
@@ -121,3 +123,17 @@ class HeadsCallback(TrainerCallback):
             }
             found |= {f"heads/{name}/{what}": number for what, number in numbers.items()}
         return found | {"heads/seconds": time.perf_counter() - start}
+
+    def _what(self, model: nn.Module, tokenizer: Any) -> tuple[dict[str, Site], Batches]:
+        """The sites and the texts' tokens, found once: neither changes while the weights do."""
+        if self._known is None or self._known[0] is not model:
+            data = batches(self.corpus, tokenizer, max_length=self.max_length, model=model)
+            self._known = model, find_sites(model), data
+        return self._known[1:]
+
+
+def _tested(sums: Measured) -> dict[str, np.ndarray]:
+    """What assigning a role needs, without the intervals that nobody logs."""
+    total = sums.rows.sum(0)
+    excess = sums.excess.sum(0) / np.where(total > 0, total, np.nan)
+    return {"excess": excess, "p": sign_flip_p(np.where(sums.rows > 0, sums.excess, np.nan))}
