@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 from typing import Any
 
 import torch
 from torch import nn
 
-from headwise.analysis.sites import find_sites
+from headwise.analysis.sites import Site, find_sites
+from headwise.prune.latency import Latency
 from headwise.prune.recipe import Recipe, check_against
 from headwise.prune.report.formats import size as sized
 from headwise.prune.selection import reachable
@@ -34,7 +36,8 @@ def forecast(recipe: Recipe, *, trust_remote_code: bool = False) -> dict[str, An
     name = str(recipe.model.id)
     model = skeleton(name, revision=recipe.model.revision, trust_remote_code=trust_remote_code)
     sites = find_sites(model)
-    check_against(recipe, sites, model)
+    table = _table(recipe, sites)
+    check_against(recipe, sites, model, table.meter() if table is not None else None)
     total = sum(site.heads for site in sites.values())
     parameters = sum(p.numel() for p in model.parameters())
     length = recipe.data.max_length or min(
@@ -56,7 +59,8 @@ def forecast(recipe: Recipe, *, trust_remote_code: bool = False) -> dict[str, An
     }
     return {
         "model": name, "type": type(model).__name__, "sites": len(sites), "heads": total,
-        # How many heads a share of something else comes to, the scores decide.
+        "budget": _budget(recipe, table),
+        # How many heads a share of something else, a time or a drop comes to, the scores decide.
         "heads_removed": None if recipe.remove.metered or recipe.reach is not None else reachable(
             sites, recipe.remove, recipe.scope, recipe.keep, recipe.unit),
         "cannot_be_cut": {name: site.refusal for name, site in sites.items() if site.refusal},
@@ -66,6 +70,35 @@ def forecast(recipe: Recipe, *, trust_remote_code: bool = False) -> dict[str, An
         "time": {"passes": round(passes, 1), "texts": samples or "all", "tokens_a_text": length,
                  "seconds_about": round(operations / speed, 1), "operations_per_second": f"{speed:.2g}"},
     }  # fmt: skip
+
+
+def _table(recipe: Recipe, sites: Mapping[str, Site]) -> Latency | None:
+    """The latency table that the recipe names; without one, it takes the weights to know times."""
+    if recipe.time is None or recipe.reach is None or recipe.reach.table is None:
+        return None
+    table = Latency.load(recipe.beside(("reach", "table"), recipe.reach.table))
+    table.check(sites, {"batch": recipe.time.batch, "length": recipe.time.length, "unit": recipe.unit})
+    return table
+
+
+def _budget(recipe: Recipe, table: Latency | None) -> str:
+    """What is asked for, in words, and what it depends on.
+
+    >>> _budget(Recipe.load("quickstart"), None)
+    '0.33 of the heads'
+    """
+    time, budget = recipe.time, recipe.remove
+    if time is not None:
+        known = "times are measured when the run begins" if table is None else f"{table.total:.4g} ms with all heads"
+        return f"at most {time.milliseconds:g} ms at {time.where}; {known}"
+    amount = getattr(budget, budget.amount)
+    asked = f"{amount} heads" if budget.amount == "heads" else f"{amount:g} of the {budget.amount}"
+    asked = asked.replace("of the fraction", "of the heads")
+    if budget.length is not None:
+        asked += f" at {budget.length} tokens"
+    if recipe.reach is not None and recipe.reach.drop is not None:
+        return f"the most that surely stays below a drop of {recipe.reach.drop:g}, at most {asked}"
+    return asked
 
 
 def _peak(memory: dict[str, int]) -> int:
@@ -79,6 +112,8 @@ def _operations(recipe: Recipe, model: nn.Module, length: int, samples: int, hea
     backward = float(getattr(score, "passes", 1)) + heads * float(getattr(score, "passes_per_head", 0)) / 3
     backward += float(getattr(recipe.compensate, "passes", 0))
     passes = 1 + 3 * backward + 2  # evidence; score and repair; two models judged
+    if recipe.search.kind == "counts":
+        passes += 0.2 * recipe.search.evaluations  # on a fifth of the texts
     parameters = sum(p.numel() for n, p in model.named_parameters() if "embed" not in n)
     return passes, passes * samples * length * 2.0 * parameters
 

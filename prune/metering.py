@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from headwise.analysis.errors import BadInput
+from headwise.analysis.errors import BadInput, first_line
 from headwise.analysis.sites import Site
 from headwise.prune.inputs import synthetic_inputs
 from headwise.prune.operations import operations, parameters
@@ -17,6 +17,10 @@ from headwise.prune.selection import Budget
 from headwise.prune.selection.blocks import Block, Unit, blocks_of
 from headwise.prune.selection.meters import Linear, gone
 from headwise.prune.surgery import cut
+
+
+class NeedsWeights(BadInput):
+    """What is asked of a model without weights takes them."""
 
 
 def meter_of(model: nn.Module, sites: Mapping[str, Site], budget: Budget, unit: Unit = "group") -> Linear | None:
@@ -30,6 +34,7 @@ def meter_of(model: nn.Module, sites: Mapping[str, Site], budget: Budget, unit: 
 
     Raises:
         BadInput: a cache budget for a model that keeps no cache, or single heads of shared groups.
+        NeedsWeights: operations of a model without weights that asks for values in its forward pass.
 
     >>> from transformers import BertConfig, BertModel
     >>> from headwise.analysis.sites import find_sites
@@ -57,8 +62,22 @@ def meter_of(model: nn.Module, sites: Mapping[str, Site], budget: Budget, unit: 
         calls, width = len(block.sites), block.sites[0].head_dim
         per_head[name] = calls * (2 * tokens * per_head[name] + 4 * tokens**2 * width)
         per_group[name] = calls * 2 * tokens * per_group[name]
-    total = float(operations(model, synthetic_inputs(model, 1, tokens)))
-    return _whole("operations", total, per_head, per_group, blocks)
+    return _whole("operations", _operations(model, tokens), per_head, per_group, blocks)
+
+
+def _operations(model: nn.Module, tokens: int) -> float:
+    inputs = synthetic_inputs(model, 1, tokens)
+    if not next(model.parameters()).is_meta:
+        return float(operations(model, inputs))
+    # Whether a mask masks anything is asked of its values, which a model without weights has not.
+    inputs.pop("attention_mask", None)
+    try:
+        return float(operations(model, inputs))
+    except (RuntimeError, NotImplementedError) as error:
+        raise NeedsWeights(
+            f"remove: operations of {type(model).__name__} are counted by a forward pass, which takes its weights "
+            f"({first_line(error)})"
+        ) from error
 
 
 def _whole(

@@ -171,7 +171,8 @@ def _explain(problem: ValidationError) -> str:
             fields = [info.alias or name for name, info in Plan.model_fields.items()]
             said = f"unknown field{did_you_mean(error['loc'][-1], fields)}; valid: {', '.join(fields)}"
         else:
-            said = f"expected {_EXPECTED.get(error['type'], error['msg'].removeprefix('Input should be '))}, got {shown(error['input'])}"
+            wanted = _EXPECTED.get(error["type"], error["msg"].removeprefix("Input should be "))
+            said = f"expected {wanted}, got {shown(error['input'])}"
         lines.append(f"  {where}: {said}")
     return "\n".join(lines)
 

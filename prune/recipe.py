@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import logging
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path as FilePath
 from typing import Annotated, Any, Literal
@@ -37,6 +38,8 @@ from headwise.prune.selection import (
 from headwise.prune.selection.meters import Table
 from headwise.prune.shipped import recipe_text
 from headwise.prune.tasks import TASKS
+
+log = logging.getLogger("headwise")
 
 
 class Recipe(BaseModel):
@@ -279,9 +282,13 @@ def _out_of_reach(recipe: Recipe, sites: Mapping[str, Site], model: Any, table: 
         return
     try:
         if recipe.remove.metered:
-            from headwise.prune.metering import meter_of
+            from headwise.prune.metering import NeedsWeights, meter_of
 
-            meter = meter_of(model, sites, recipe.remove, recipe.unit)
+            try:
+                meter = meter_of(model, sites, recipe.remove, recipe.unit)
+            except NeedsWeights as reason:
+                log.warning("%s: whether the budget can be met is known when the run begins", reason)
+                return
             metered_reach(sites, recipe.remove, meter, recipe.scope, recipe.keep, recipe.unit)
             return
         reachable(sites, recipe.remove, recipe.scope, recipe.keep, recipe.unit)

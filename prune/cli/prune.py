@@ -148,7 +148,7 @@ def _dry_run(recipe: str, changes: Sequence[str], *, trust_remote_code: bool, as
 
 def _for_people(found: Mapping[str, Any]) -> dict[str, Any]:
     """The forecast without what only programs read, and its seconds as a duration."""
-    shown = {name: value for name, value in found.items() if name != "bytes"}
+    shown = {name: value for name, value in found.items() if name != "bytes" and value is not None}
     time = dict(shown.get("time", {}))
     if "seconds_about" in time:
         time["about"] = duration(float(time.pop("seconds_about")))

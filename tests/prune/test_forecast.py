@@ -1,0 +1,92 @@
+"""Dry runs: every kind of budget is told as what it is, and checked as far as it can be without weights."""
+
+import json
+
+import pytest
+
+from headwise.analysis.sites import find_sites
+from headwise.prune.cli import main
+from headwise.prune.latency import Latency
+from headwise.prune.metering import NeedsWeights, meter_of
+from headwise.prune.operations import operations
+from headwise.prune.selection import Budget
+from headwise.prune.skeleton import skeleton
+from tests.prune import tiny_run
+
+
+@pytest.fixture(scope="module")
+def checkpoint(tmp_path_factory):
+    return tiny_run.checkpoint(tmp_path_factory.mktemp("model"))
+
+
+def dry(checkpoint, capsys, *changes, code=0):
+    words = ["prune", str(checkpoint), "-r", "gradient", "--dry-run", "--json", "--quiet"]
+    for change in changes:
+        words += ["--set", change]
+    assert main(words) == code
+    said = capsys.readouterr()
+    return json.loads(said.out) if code == 0 else " ".join(said.err.split())
+
+
+@pytest.mark.parametrize(
+    ("changes", "budget", "heads"),
+    [
+        (["remove.heads=3"], "3 heads", 3),
+        (["remove.fraction=0.5"], "0.5 of the heads", 4),
+        (["remove.parameters=0.1"], "0.1 of the parameters", None),
+        (["remove={operations: 0.1, length: 16}"], "0.1 of the operations at 16 tokens", None),
+        (["reach={drop: 0.02}", "remove.fraction=1.0"],
+         "the most that surely stays below a drop of 0.02, at most 1 of the heads", None),
+        (["reach={milliseconds: 3, batch: 2, length: 8}"],
+         "at most 3 ms at batch 2 x 8 tokens; times are measured when the run begins", None),
+    ],
+)  # fmt: skip
+def test_a_budget_is_told_as_what_it_is(checkpoint, capsys, changes, budget, heads):
+    found = dry(checkpoint, capsys, *changes)
+    assert found["budget"] == budget
+    assert found["heads_removed"] == heads
+
+
+def test_budgets_out_of_reach_are_refused_without_weights(checkpoint, capsys, tmp_path):
+    said = dry(checkpoint, capsys, "remove={operations: 0.9, length: 16}", code=2)
+    assert "The nearest budget that can be met is operations: 0." in said
+    rows = dict.fromkeys("01", (0.0, 0.0, 1.0, 2.0, 3.0))
+    setting = {"batch": 2, "length": 8, "unit": "group"}
+    table = Latency(setting=setting, total=9.0, rows=rows, measured=()).save(tmp_path / "t.json")
+    reach = f"batch: 2, length: 8, table: {json.dumps(str(table))}"
+    found = dry(checkpoint, capsys, f"reach={{milliseconds: 5, {reach}}}", "remove.fraction=1.0")
+    assert found["budget"] == "at most 5 ms at batch 2 x 8 tokens; 9 ms with all heads"
+    said = dry(checkpoint, capsys, f"reach={{milliseconds: 2, {reach}}}", "remove.fraction=1.0", code=2)
+    assert "milliseconds: 3 with scope" in said
+
+
+def test_a_search_on_the_model_takes_time(checkpoint, capsys):
+    alone, tried = (
+        dry(checkpoint, capsys, f"search={{kind: counts, evaluations: {n}}}")["time"]["passes"] for n in (0, 50)
+    )
+    assert tried == alone + 10
+
+
+def test_operations_are_counted_on_the_shapes_alone(checkpoint):
+    from headwise.prune.checkpoint import load
+    from headwise.prune.inputs import synthetic_inputs
+
+    bare, whole = skeleton(str(checkpoint)), load(checkpoint)
+    budget = Budget(operations=0.1, length=16)
+    counted = meter_of(bare, find_sites(bare), budget)
+    assert counted.total == operations(whole, synthetic_inputs(whole, 1, 16))
+    assert counted.per_head == meter_of(whole, find_sites(whole), budget).per_head
+
+
+def test_what_takes_weights_to_be_counted_is_said(capsys, tmp_path, caplog):
+    from transformers import BartConfig, BartForSequenceClassification
+
+    sizes = {"d_model": 16, "encoder_layers": 1, "decoder_layers": 1, "encoder_ffn_dim": 16, "decoder_ffn_dim": 16}
+    heads = {"encoder_attention_heads": 4, "decoder_attention_heads": 4, "vocab_size": 60}
+    model = BartForSequenceClassification(BartConfig(**sizes, **heads))
+    model.save_pretrained(tmp_path)
+    bare = skeleton(str(tmp_path))
+    with pytest.raises(NeedsWeights, match="takes its weights"):
+        meter_of(bare, find_sites(bare), Budget(operations=0.1, length=16))
+    dry(tmp_path, capsys, "remove={operations: 0.1, length: 16}")
+    assert "is known when the run begins" in caplog.text
