@@ -202,9 +202,11 @@ def _next(name: str) -> str:
 
 def _not_understood(model: nn.Module) -> str:
     seen = attention_like(model)
-    listed = "; ".join(seen[:8]) if seen else "none: this model has no attention to look at"
+    told = f"{type(model).__name__}: no attention site was understood"
+    if not seen:
+        return f"{told}. This model has no attention, so it has no heads (state spaces, Fourier maps, convolutions have none)."
     return (
-        f"{type(model).__name__}: no attention site was understood. Attention-like modules found: {listed}. "
+        f"{told}. Attention-like modules found: {'; '.join(seen[:8])}. "
         "A site needs query, key and value projections (apart or fused) and an output projection under names "
         "that headwise.analysis.families knows; a new name is one line there."
     )

@@ -15,6 +15,7 @@ from headwise.analysis.sites import read_record
 from headwise.prune.card import card
 from headwise.prune.check import check_edits
 from headwise.prune.companions import copy_companions
+from headwise.prune.configuration import class_of, configuration, where_is
 from headwise.prune.folder import new_folder
 from headwise.prune.portable import auto_map, portable_code
 from headwise.prune.rederive import fresh_record
@@ -52,13 +53,13 @@ def load(id_or_folder: str | Path, *, cls: type | None = None, **from_pretrained
     ...     type(load(folder)).__name__
     'BertModel'
     """
-    name = str(id_or_folder)
-    config = _config(name, from_pretrained, cls)
+    name = where_is(str(id_or_folder))
+    config = configuration(name, cls=cls, **from_pretrained)
     pruned_by_4 = getattr(config, "pruned_heads", None)
     record = getattr(config, "headwise", None)
     # A GGUF file names no class; what such files hold are language models.
     gguf = from_pretrained.get("gguf_file") is not None
-    stock = cls or (transformers.AutoModelForCausalLM if gguf else _class(name, config))
+    stock = cls or (transformers.AutoModelForCausalLM if gguf else class_of(name, config))
     if not gguf:
         from_pretrained.setdefault("use_safetensors", True)
     if record is None and not pruned_by_4:
@@ -125,42 +126,6 @@ def _save_own(model: Any, work: Path, facts: Mapping[str, Any]) -> None:
     (work / CODE).write_text(portable_code(model))
     (work / RECORD).write_text(json.dumps({**record, **dict(facts)}, indent=1, default=str) + "\n")
     (work / "README.md").write_text(card(model, record, facts))
-
-
-# Options that say where a checkpoint is, which its configuration needs, too.
-_WHERE = ("revision", "token", "cache_dir", "local_files_only", "gguf_file", "subfolder", "trust_remote_code")
-
-
-def _config(name: str, options: Mapping[str, Any], cls: Any) -> Any:
-    passed = {key: options[key] for key in _WHERE if key in options}
-    passed.setdefault("trust_remote_code", False)
-    folder = Path(name)
-    if folder.is_dir() and "gguf_file" not in passed and not (folder / "config.json").exists():
-        raise BadInput(f"{name} holds no config.json: expected a checkpoint folder or a hub id")
-    # A class knows its configuration, also where an old config.json names no model_type.
-    known = getattr(cls, "config_class", None) or transformers.AutoConfig
-    try:
-        return known.from_pretrained(name, **passed)
-    except (OSError, ValueError, KeyError) as error:
-        if "model_type" in str(error):
-            raise BadInput(
-                f"cannot open {name!r}: its config.json names no model_type that this transformers release knows; add it "
-                '(`"model_type": "bert"`), or say the class: load(…, cls=BertModel)'
-            ) from error
-        raise BadInput(f"cannot open {name!r} as a checkpoint: {first_line(error)}") from error
-
-
-def _class(name: str, config: Any) -> Any:
-    record = getattr(config, "headwise", None)
-    record = record if isinstance(record, dict) else {}
-    named = [record.get("class"), *(getattr(config, "architectures", None) or [])]
-    for candidate in named:
-        found = getattr(transformers, candidate, None) if isinstance(candidate, str) and candidate else None
-        if isinstance(found, type) and issubclass(found, transformers.PreTrainedModel):
-            return found
-    if record:
-        raise BadInput(f"{name}: this transformers release ({transformers.__version__}) has no class {named[0]!r}")
-    return transformers.AutoModel
 
 
 def _open(cls: Any, name: str, options: Mapping[str, Any], *, config: Any, **more: Any) -> Any:

@@ -11,7 +11,7 @@ from torch import nn
 from headwise.analysis.devices import home
 from headwise.analysis.errors import BadInput
 from headwise.analysis.identity import weights_hash
-from headwise.prune.skeleton import where_is
+from headwise.prune.configuration import where_is
 
 #: Which of the library's doors opens what makes a model's main input.
 _READERS = {

@@ -26,7 +26,7 @@ from headwise.prune.inspection import run_folder
 from headwise.prune.recipe import Recipe
 from headwise.prune.recipe_errors import printable
 from headwise.prune.shipped import shipped
-from headwise.prune.skeleton import where_is
+from headwise.prune.configuration import where_is
 
 PROGRAM = [sys.executable, "-c", "import sys; from headwise.prune.cli import main; sys.exit(main())"]
 EVIL = "\x1b[31mred[bold]\x07\u202e"
