@@ -15,6 +15,9 @@ import statistics
 import sys
 import time
 
+#: Batches that the proof is made on.
+PROVED = 2
+
 
 class Clock:
     """Milliseconds and megabytes of steps, each timed after what came before has finished."""
@@ -102,10 +105,10 @@ def measured(options):
     import torch
 
     from headwise.analysis.batching import batches
-    from headwise.analysis.gates import gated
     from headwise.analysis.sites import find_sites
     from headwise.prune import cut
     from headwise.prune.opening import best_device, open_checkpoint
+    from headwise.prune.proof import prove
 
     opened = open_checkpoint(options.model, dtype=options.dtype, device=options.device or best_device())
     model, tokenizer = opened.model, opened.tokenizer
@@ -130,11 +133,9 @@ def measured(options):
         gate_gradients(model, data)
     model.zero_grad(set_to_none=True)
     removed = halves(find_sites(model))
-    smaller = cut(copy.deepcopy(model), removed)
-    with torch.inference_mode(), gated(model, removed):
-        wanted = [model(**batch.inputs)[0].float() for batch in data[:2]]
-    with torch.inference_mode():
-        apart = max(float((smaller(**b.inputs)[0].float() - w).abs().max()) for b, w in zip(data, wanted, strict=False))
+    smaller = cut(copy.deepcopy(model), removed).eval()
+    with clock.step("proof, float32 and bfloat16"):
+        proof = prove(model, smaller, removed, [batch.inputs for batch in data[:PROVED]])
     ratios = []
     for _ in range(options.rounds):
         pair = []
@@ -149,7 +150,7 @@ def measured(options):
         "dtype": options.dtype,
         "texts": len(corpus),
         "steps": [row | {"ratio": row["ms"] / base} for row in clock.rows],
-        "gate_against_cut": apart,
+        "proof": {name: proof[name] for name in ("worst", "limit", "bfloat16", "end_to_end", "passed")},
         "dense_over_cut": {"median": statistics.median(ratios), "low": min(ratios), "high": max(ratios)},
     }
 
@@ -175,9 +176,13 @@ def main():
         peak = "" if row["peak_mb"] is None else f"{row['peak_mb']:.0f}"
         print(f"{row['step']:44}{row['ms']:10.1f}{row['ratio']:8.2f}{peak:>10}")
     speed = found["dense_over_cut"]
-    print(f"\ngate against cut: {found['gate_against_cut']:.2g} at most")
+    proof = found["proof"]
+    print(
+        f"\ngate against cut, site by site: {proof['worst']:.2g} of the output (limit {proof['limit']:.0e}), in bfloat16 "
+        f"{proof['bfloat16']['worst']:.2g} ({proof['bfloat16']['limit']:.0e}): {'passed' if proof['passed'] else 'FAILED'}"
+    )
     print(f"dense over cut, every second head gone: {speed['median']:.2f} ({speed['low']:.2f} to {speed['high']:.2f})")
-    return 0
+    return 0 if proof["passed"] else 1
 
 
 if __name__ == "__main__":
