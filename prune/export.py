@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from headwise.analysis.batching import token_limit
 from headwise.analysis.errors import BadInput, first_line
 from headwise.prune.folder import told
-from headwise.prune.inputs import reads, synthetic_inputs
+from headwise.prune.inputs import inputs_to_time, reads
 from headwise.prune.operations import operations, parameters, size_in_bytes
 from headwise.prune.tasks.outcome import judging
 from headwise.prune.tasks.text_classification import pad_known
@@ -218,7 +218,7 @@ def _exportable(model: nn.Module) -> Iterator[nn.Module]:
 
 
 def _inputs(model: nn.Module, batch: int, length: int) -> dict[str, Tensor]:
-    found = synthetic_inputs(model, batch, length)
+    found = inputs_to_time(model, batch, length)
     if reads(model):
         return dict(found)
     main = str(getattr(model, "main_input_name", ""))

@@ -17,7 +17,7 @@ from headwise.analysis.media_batching import positions_of
 _WAVE = 80_000
 
 
-def synthetic_inputs(model: nn.Module, batch: int, length: int, seed: int = 0) -> dict[str, Tensor]:
+def inputs_to_time(model: nn.Module, batch: int, length: int, seed: int = 0) -> dict[str, Tensor]:
     """Keyword arguments for one forward pass: full rows of ordinary token ids, no padding.
 
     What the ids are does not change the work; special ids are left out, because some models count positions
@@ -30,7 +30,7 @@ def synthetic_inputs(model: nn.Module, batch: int, length: int, seed: int = 0) -
     >>> from transformers import BertConfig, BertModel
     >>> model = BertModel(BertConfig(hidden_size=8, num_hidden_layers=1, num_attention_heads=2,
     ...     intermediate_size=8, vocab_size=9))
-    >>> synthetic_inputs(model, batch=2, length=5)["input_ids"].shape
+    >>> inputs_to_time(model, batch=2, length=5)["input_ids"].shape
     torch.Size([2, 5])
     """
     if not reads(model):
@@ -79,7 +79,7 @@ def reads(model: nn.Module) -> bool:
 def _shown(model: nn.Module, batch: int, seed: int) -> dict[str, Tensor]:
     """Images or waves of which every row is the same."""
     main = str(getattr(model, "main_input_name", ""))
-    found = synthetic.synthetic_inputs(model, seed=seed)
+    found = synthetic.inputs_to_time(model, seed=seed)
     first = found.get(main)
     if isinstance(first, Tensor) and first.dim() == 2 and main == "input_values":
         generator = torch.Generator().manual_seed(seed)

@@ -23,7 +23,7 @@ from headwise.analysis.errors import BadInput
 from headwise.analysis.kernels import kernels
 from headwise.analysis.sites import Site
 from headwise.prune.environment import now
-from headwise.prune.inputs import fitting, synthetic_inputs
+from headwise.prune.inputs import fitting, inputs_to_time
 from headwise.prune.latency import Latency, Timed, fitted
 from headwise.prune.metering import shape_of, weightless
 from headwise.prune.quiet import ready
@@ -121,7 +121,7 @@ def take(
     blocks = blocks_of(sites)
     alike = {name: str(shape_of(block)) for name, block in blocks.items()}
     versions = _versions(model, blocks, alike, unit)  # type: ignore[arg-type]
-    inputs = synthetic_inputs(model, int(batch or 1), int(length or 1), seed)
+    inputs = inputs_to_time(model, int(batch or 1), int(length or 1), seed)
     with contextlib.ExitStack() as stack:
         for each in (model, *(version for _, version in versions)):
             stack.enter_context(ready(each))

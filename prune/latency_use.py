@@ -11,7 +11,7 @@ import numpy as np
 from torch import nn
 
 from headwise.analysis.sites import Site
-from headwise.prune.inputs import synthetic_inputs
+from headwise.prune.inputs import inputs_to_time
 from headwise.prune.latency import Latency
 from headwise.prune.latency_taking import latency_table, setting_of
 from headwise.prune.opening import Opened
@@ -97,7 +97,7 @@ def beside_forecast(
 
 def _timed(recipe: Recipe, dense: nn.Module, smaller: nn.Module) -> dict[str, Any]:
     time = recipe.time
-    inputs = synthetic_inputs(dense, time.batch if time else 1, time.length if time else 1, recipe.seed)
+    inputs = inputs_to_time(dense, time.batch if time else 1, time.length if time else 1, recipe.seed)
     rng = np.random.default_rng(recipe.seed)
     with ready(dense), ready(smaller):
         counted = [operations(model, inputs) for model in (dense, smaller)]

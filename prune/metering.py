@@ -11,7 +11,7 @@ from torch import nn
 
 from headwise.analysis.errors import BadInput, first_line
 from headwise.analysis.sites import Site
-from headwise.prune.inputs import synthetic_inputs
+from headwise.prune.inputs import inputs_to_time
 from headwise.prune.operations import operations, parameters
 from headwise.prune.selection import Budget
 from headwise.prune.selection.blocks import Block, Unit, blocks_of
@@ -66,7 +66,7 @@ def meter_of(model: nn.Module, sites: Mapping[str, Site], budget: Budget, unit: 
 
 
 def _operations(model: nn.Module, tokens: int) -> float:
-    inputs = synthetic_inputs(model, 1, tokens)
+    inputs = inputs_to_time(model, 1, tokens)
     if not next(model.parameters()).is_meta:
         return float(operations(model, inputs))
     # Whether a mask masks anything is asked of its values, which a model without weights has not.

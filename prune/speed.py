@@ -16,7 +16,7 @@ from headwise.analysis.progress import track
 from headwise.prune.attention_speed import attention_speed
 from headwise.prune.clock import clock_of
 from headwise.prune.generation_speed import generates, generation_speed
-from headwise.prune.inputs import fitting, synthetic_inputs
+from headwise.prune.inputs import fitting, inputs_to_time
 from headwise.prune.operations import operations, parameters, size_in_bytes
 from headwise.prune.peak_memory import peak_memory
 from headwise.prune.quiet import ready
@@ -75,7 +75,7 @@ def compare_speed(
     """
     facts, clock = _alike(dense, cut), clock or clock_of(dense)
     allowed, dropped = fitting(dense, tuple(lengths))
-    make = make_inputs or (lambda batch, length: synthetic_inputs(dense, batch, length, seed))
+    make = make_inputs or (lambda batch, length: inputs_to_time(dense, batch, length, seed))
     notes = [f"length {length} is more than the model's positions allow" for length in dropped]
     # Largest first: should the time run out, it is the setting that says most.
     grid = sorted(((b, n) for b in batches for n in allowed), key=lambda cell: (-cell[0] * cell[1], -cell[0]))

@@ -11,7 +11,7 @@ from pydantic import ValidationError
 
 from headwise.analysis.errors import BadInput
 from headwise.analysis.sites import Site, find_sites
-from headwise.prune.inputs import synthetic_inputs
+from headwise.prune.inputs import inputs_to_time
 from headwise.prune.metering import meter_of, weightless
 from headwise.prune.operations import operations, parameters
 from headwise.prune.recipe import Recipe, RecipeError, check_against
@@ -62,7 +62,7 @@ def test_what_a_meter_promises_the_cut_keeps(build, unit, kind):
     assert chosen.remove
 
     def measured(of):
-        return parameters(of) if kind == "parameters" else operations(of, synthetic_inputs(of, 1, 24))
+        return parameters(of) if kind == "parameters" else operations(of, inputs_to_time(of, 1, 24))
 
     before = measured(model)
     assert meter.total == before

@@ -22,7 +22,7 @@ from headwise.analysis.errors import BadInput
 from headwise.prune import cut, export, load, onnx_speed
 from headwise.prune.cli import main
 from headwise.prune.export import to_onnx, to_program
-from headwise.prune.inputs import synthetic_inputs
+from headwise.prune.inputs import inputs_to_time
 from headwise.prune.operations import operations, parameters
 from tests.prune.tiny_run import checkpoint
 
@@ -121,8 +121,8 @@ def test_exported_files_are_timed_side_by_side(place, capsys):
         (place / "dense.onnx", dense, "dense"),
         (place / "cut" / "model.onnx", smaller, "cut"),
     ):
-        assert row["operations"][counted] == operations(model, synthetic_inputs(model, 2, 8))
-        assert onnx_speed.opened(str(file)).operations(3, 17) == operations(model, synthetic_inputs(model, 3, 17))
+        assert row["operations"][counted] == operations(model, inputs_to_time(model, 2, 8))
+        assert onnx_speed.opened(str(file)).operations(3, 17) == operations(model, inputs_to_time(model, 3, 17))
     assert speed["bytes"]["cut"] > parameters(smaller) * 4
 
 

@@ -69,12 +69,12 @@ def test_a_search_on_the_model_takes_time(checkpoint, capsys):
 
 def test_operations_are_counted_on_the_shapes_alone(checkpoint):
     from headwise.prune.checkpoint import load
-    from headwise.prune.inputs import synthetic_inputs
+    from headwise.prune.inputs import inputs_to_time
 
     bare, whole = skeleton(str(checkpoint)), load(checkpoint)
     budget = Budget(operations=0.1, length=16)
     counted = meter_of(bare, find_sites(bare), budget)
-    assert counted.total == operations(whole, synthetic_inputs(whole, 1, 16))
+    assert counted.total == operations(whole, inputs_to_time(whole, 1, 16))
     assert counted.per_head == meter_of(whole, find_sites(whole), budget).per_head
 
 

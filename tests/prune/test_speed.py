@@ -30,7 +30,7 @@ from headwise.prune import cut
 from headwise.prune.attention_speed import block_of
 from headwise.prune.clock import EventClock
 from headwise.prune.generation_speed import generates
-from headwise.prune.inputs import fitting, synthetic_inputs
+from headwise.prune.inputs import fitting, inputs_to_time
 from headwise.prune.operations import operations, parameters, size_in_bytes
 from headwise.prune.peak_memory import peak_memory
 from headwise.prune.speed import compare_speed, drift_of
@@ -102,7 +102,7 @@ def by_hand(batch, length, heads, layers=2, width=16, head_dim=4, wide=24):
 def test_operations_are_those_on_paper_under_any_kernel(kernel):
     model = make(BertModel, BertConfig, **SMALL, attn_implementation=kernel)
     for batch, length in ((1, 8), (3, 20)):
-        found = operations(model, synthetic_inputs(model, batch, length))
+        found = operations(model, inputs_to_time(model, batch, length))
         assert found == by_hand(batch, length, heads=4)
 
 
@@ -110,7 +110,7 @@ def test_grouped_queries_are_counted_by_their_query_heads():
     # More query than key heads is what torch's own count of fused attention refuses.
     options = {**SMALL, "num_key_value_heads": 2, "head_dim": 4}
     counts = [
-        operations(model, synthetic_inputs(model, 2, 10))
+        operations(model, inputs_to_time(model, 2, 10))
         for kernel in ("eager", "sdpa")
         for model in [make(LlamaForCausalLM, LlamaConfig, **options, attn_implementation=kernel)]
     ]
@@ -158,12 +158,12 @@ def test_every_architecture_can_be_timed_from_its_config(family):
 
 def test_made_up_ids_are_ordinary_and_seeded():
     model = make(RobertaModel, RobertaConfig, **SMALL, pad_token_id=1, bos_token_id=2, eos_token_id=3)
-    ids = synthetic_inputs(model, 8, 30, seed=1)["input_ids"]
+    ids = inputs_to_time(model, 8, 30, seed=1)["input_ids"]
     assert not set(ids.unique().tolist()) & {0, 1, 2, 3}
-    assert torch.equal(ids, synthetic_inputs(model, 8, 30, seed=1)["input_ids"])
-    assert not torch.equal(ids, synthetic_inputs(model, 8, 30, seed=2)["input_ids"])
+    assert torch.equal(ids, inputs_to_time(model, 8, 30, seed=1)["input_ids"])
+    assert not torch.equal(ids, inputs_to_time(model, 8, 30, seed=2)["input_ids"])
     with pytest.raises(BadInput, match="pass make_inputs"):
-        synthetic_inputs(nn.Linear(2, 2), 1, 1)
+        inputs_to_time(nn.Linear(2, 2), 1, 1)
 
 
 def test_lengths_beyond_the_models_positions_are_left_out_and_named():
@@ -413,7 +413,7 @@ def test_peak_memory_counts_what_is_alive_at_once():
     assert peak_memory(model, {"x": x}) == 2 * 16 * 8 * 4
     assert peak_memory(model, {"x": x}) == peak_memory(model, {"x": x})
     wide = make(BertModel, BertConfig, **SMALL)
-    inputs = synthetic_inputs(wide, 2, 16)
+    inputs = inputs_to_time(wide, 2, 16)
     assert peak_memory(cut(copy.deepcopy(wide), {"0": [0, 1], "1": [2]}), inputs) <= peak_memory(wide, inputs)
 
 
