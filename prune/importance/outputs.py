@@ -22,7 +22,7 @@ class Outputs:
     With r drawn from a sphere such that E r r^T = 1, E (grad r.z)(grad r.z)^T = sum_k grad z_k grad z_k^T (Hutchinson,
     1990). So every text counts, also those that the model is sure of, whose gradient by their label is next to
     nothing. Directions of class scores are centred, since a shift of all changes nothing; token scores are taken at
-    one token a text, hidden states where there are no scores.
+    one token a text (those of starts and ends where answers are found), hidden states where there are no scores.
 
     Attributes:
         seed: of the directions; with the text's content it fixes each, whatever the batches.
@@ -39,7 +39,9 @@ class Outputs:
         found = model(**batch.inputs)
         output = getattr(found, "logits", None)
         scored = output is not None
-        output = output if scored else getattr(found, "last_hidden_state", None)
+        if not scored and getattr(found, "start_logits", None) is not None:
+            output = torch.stack([found.start_logits, found.end_logits], dim=-1)
+        output = output if output is not None else getattr(found, "last_hidden_state", None)
         if output is None:
             raise BadInput(f"loss outputs: {type(model).__name__} gives neither logits nor hidden states; use labels")
         rows: list[Tensor] = []
@@ -70,7 +72,7 @@ def _direction(size: int, centred: bool, generator: torch.Generator) -> Tensor:
     drawn = torch.randn(size, generator=generator, dtype=torch.float64)
     if centred:
         drawn = drawn - drawn.mean()
-    return drawn * ((size - centred) ** 0.5 / drawn.norm())
+    return drawn * float((size - centred) ** 0.5 / drawn.norm())
 
 
 def _one_token(row: Tensor, batch: Batch, index: int, generator: torch.Generator) -> Tensor:
