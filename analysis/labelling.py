@@ -22,15 +22,17 @@ def labels_of(values: Sequence[Any], names: Sequence[str] = ()) -> list[Label | 
     Raises:
         BadInput: a label is neither a name nor a number nor a list of them.
 
-    >>> labels_of(["1", "0"]), labels_of([{"text": ["a", "b", "a"]}, {"text": []}])
-    ([1, 0], ['a\nb', ''])
+    >>> labels_of(["1", "0"]), labels_of([["toxic"], []]), labels_of([{"text": ["a", "b", "a"]}, {"text": []}])
+    ([1, 0], ['toxic', ''], ['a\nb', ''])
     """
     if any(isinstance(value, Mapping) and isinstance(value.get("text"), list) for value in values):
         return [_answers(value) for value in values]
+    # An empty list says that no class fits, which is a label.
+    listed = [isinstance(value, list) for value in values]
     values = [_joined(value, names) if isinstance(value, list) else value for value in values]
     if names and not any(isinstance(value, str) for value in values):
         return [names[v] if isinstance(v, int) and 0 <= v < len(names) else None for v in values]
-    found = [None if _missing(value) else value for value in values]
+    found = [None if _missing(v) and not whole else v for v, whole in zip(values, listed, strict=True)]
     wrong = next((v for v in found if not isinstance(v, str | int | float | None)), None)
     if wrong is not None:
         raise BadInput(f"a label is {type(wrong).__name__} {str(wrong)[:40]!r}; expected a name or a number")

@@ -90,7 +90,7 @@ def read_texts(path: str | Path) -> Corpus:
     if not texts:
         raise BadInput(f"{path}: no text in it; expected a text a line")
     skipped = {"empty text": len(lines) - len(texts)} if len(texts) < len(lines) else {}
-    return Corpus(texts, source=str(path), skipped=skipped)
+    return Corpus(texts, source=str(path), skipped=skipped, rows=len(lines))
 
 
 def read_table(
@@ -261,7 +261,8 @@ def _corpus(
             texts.append(Text(first, second, said, media=media, choices=answers[i] if answers else ()))
     if not texts:
         raise BadInput(f"{source}: no usable row (skipped: {dict(skipped) or 'none'})")
-    return Corpus(texts, source, dict(skipped), tuple(names), table.notes)
+    rows = len(firsts) + sum(table.skipped.values())
+    return Corpus(texts, source, dict(skipped), tuple(names), table.notes, rows)
 
 
 def _guess_text(table: Table, source: str) -> str | int:

@@ -74,6 +74,7 @@ class Corpus:
         skipped: how many rows were left out, by reason.
         label_names: names of the classes in the source's own numbering, where the source has one.
         notes: what a reader of the report should know about how the source was read.
+        rows: how many rows the source had, those left out included; 0 where it was no table.
 
     >>> corpus = Corpus([Text("a", label="x"), Text("b", label="y")], source="two letters")
     >>> len(corpus), corpus.labels
@@ -85,6 +86,7 @@ class Corpus:
     skipped: dict[str, int] = field(default_factory=dict)
     label_names: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
+    rows: int = 0
 
     def __len__(self) -> int:
         return len(self.texts)
@@ -105,6 +107,7 @@ class Corpus:
         """Source, count, hash, what was skipped: the record that a run keeps of its texts."""
         return {
             "source": self.source,
+            **({"rows": self.rows} if self.rows else {}),
             "count": len(self),
             "hash": self.hash,
             "skipped": dict(self.skipped),

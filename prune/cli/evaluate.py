@@ -90,10 +90,11 @@ def _lines(found: dict[str, Any]) -> list[tuple[str, str]]:
     def interval(side: dict[str, Any]) -> str:
         return f"{_number(side['value'])} ({_number(side['low'])} to {_number(side['high'])})"
 
-    lines = [("task", accuracy["kind"]), ("texts", f"{accuracy['n']} of {accuracy['rows']} drawn")]
-    lines += [
-        ("left out in reading", f"{count}: {why}") for why, count in found["texts"]["evaluation"]["skipped"].items()
-    ]
+    texts = found["texts"]["evaluation"]
+    read = f", from {texts['rows']} rows read" if "rows" in texts else ""
+    lines = [("task", accuracy["kind"]), ("texts", f"{accuracy['n']} of {accuracy['rows']} drawn{read}")]
+    lines += [("left out in reading", f"{count}: {why}") for why, count in texts["skipped"].items()]
+    lines += [("note", note) for note in texts["notes"]]
     lines += [("skipped", f"{count}: {why}") for why, count in accuracy["skipped"].items()]
     metric = accuracy["metric"]
     if "cut" not in accuracy:

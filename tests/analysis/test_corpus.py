@@ -565,3 +565,22 @@ def test_numpy_is_what_rows_are_kept_in():
     # The encoded rows stay in memory between passes; lists of Python integers would take ten times as much.
     found = batches(corpus("the cat"), bert_tokenizer())
     assert all(isinstance(row.ids, np.ndarray) for row in found._rows)
+
+
+def test_how_many_rows_there_were_stands_in_the_record(tmp_path):
+    file = tmp_path / "rows.csv"
+    file.write_text("text,label\na b,x\n,x\nc d,\ne f,y\none,two,three\n")
+    found = read_source(str(file), label="label")
+    assert found.summary()["rows"] == 5 == len(found) + sum(found.skipped.values())
+    assert found.sample(1).summary()["rows"] == 5
+    lines = tmp_path / "lines.txt"
+    lines.write_text("a\n\nb\n")
+    assert read_source(str(lines)).summary()["rows"] == 3
+
+
+def test_no_class_is_a_label_where_labels_are_lists(tmp_path):
+    file = tmp_path / "rows.jsonl"
+    file.write_text('{"text": "a", "label": ["x", "y"]}\n{"text": "b", "label": []}\n{"text": "c", "label": null}\n')
+    found = read_source(str(file), label="label")
+    assert [text.label for text in found.texts] == ["x y", ""]
+    assert found.skipped == {"no label": 1}

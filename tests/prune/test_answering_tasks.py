@@ -19,6 +19,7 @@ from transformers import (
 
 from headwise.analysis.corpus import Corpus, Text, batches, read_source
 from headwise.analysis.errors import BadInput
+from headwise.prune.importance.outputs import Outputs
 from headwise.prune.tasks import TASKS, choose_task, compare
 from headwise.prune.tasks.spans import score_of
 
@@ -194,6 +195,16 @@ def test_the_loss_of_an_answer_is_that_of_its_tokens():
         starts, ends = logits_of(model, tok, text.text, text.pair)
         expected = -(starts.log_softmax(-1)[start] + ends.log_softmax(-1)[end]) / 2
         assert loss.item() == pytest.approx(expected.item(), abs=1e-5)
+
+
+def test_starts_and_ends_are_outputs_that_scores_can_weigh_by():
+    model, tok, texts = MODELS["question-answering"](), tokenizer(), corpus("question-answering")
+    batch = next(iter(batches(texts, tok, model=model)))
+    losses = Outputs(3).losses(model, batch)
+    assert losses.shape == (24,)
+    assert torch.equal(losses, Outputs(3).losses(model, batch))
+    losses.pow(2).sum().backward()
+    assert model.bert.encoder.layer[0].attention.self.query.weight.grad.abs().max() > 0
 
 
 def test_normalisation_is_that_of_squad():
