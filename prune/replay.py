@@ -75,11 +75,9 @@ def _children(model: nn.Module, module: nn.Module, edit: dict[str, Any]) -> None
 
 
 def _argument(model: nn.Module, module: nn.Module, edit: dict[str, Any]) -> None:
-    _hook(
-        module,
-        "_forward_pre_hooks",
-        KeepArgument(edit["argument"], edit.get("axis"), edit.get("heads"), edit.get("keep")),
-    )
+    argument, place = edit["argument"], _place_of(edit["argument"], module)
+    hook = KeepArgument(argument, edit.get("axis"), edit.get("heads"), edit.get("keep"), place)
+    _hook(module, "_forward_pre_hooks", hook)
 
 
 def _output(model: nn.Module, module: nn.Module, edit: dict[str, Any]) -> None:
@@ -123,14 +121,17 @@ def _hook(module: nn.Module, where: str, hook: Any) -> None:
 class KeepArgument:
     """Keeps the heads of a forward argument along one axis, or drops the argument (no axis)."""
 
-    def __init__(self, argument: str, axis: int | None, heads: int | None, keep: list[int] | None) -> None:
+    def __init__(
+        self, argument: str, axis: int | None, heads: int | None, keep: list[int] | None, place: int | None = None
+    ) -> None:
         self.key = self.argument = argument
-        self.axis, self.heads, self.keep = axis, heads, keep
+        self.axis, self.heads, self.keep, self.place = axis, heads, keep or [], place
+        first = self.keep[0] if self.keep else 0
+        self.neighbours = self.keep == list(range(first, first + len(self.keep)))
 
     def __call__(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Positional and keyword arguments with the heads picked."""
-        names = list(inspect.signature(module.forward).parameters)
-        place = names.index(self.argument)
+        place = self.place if self.place is not None else _place_of(self.argument, module)
         if place < len(args):
             return (*args[:place], self._kept(args[place]), *args[place + 1 :]), kwargs
         if kwargs.get(self.argument) is None:
@@ -146,12 +147,23 @@ class KeepArgument:
             return value
         heads, axis = self.heads or 1, self.axis
         if value.ndim > axis and value.shape[axis] == heads:
-            return value.index_select(axis, torch.tensor(self.keep, device=value.device))
+            return self._some(value, axis)
         if value.shape[0] % heads == 0 and value.ndim == 3:
             # batch and heads share the first axis (BLOOM's alibi)
             apart = value.unflatten(0, (-1, heads))
-            return apart.index_select(1, torch.tensor(self.keep, device=value.device)).flatten(0, 1)
+            return self._some(apart, 1).flatten(0, 1)
         return value
+
+    def _some(self, value: Tensor, axis: int) -> Tensor:
+        """The kept heads: a view where they are neighbours, which costs nothing."""
+        if self.neighbours:
+            return value.narrow(axis, self.keep[0], len(self.keep))
+        return value.index_select(axis, torch.tensor(self.keep, device=value.device))
+
+
+def _place_of(argument: str, module: nn.Module) -> int:
+    """Where an argument stands among those of a module's forward."""
+    return list(inspect.signature(module.forward).parameters).index(argument)
 
 
 class ByDistance:
