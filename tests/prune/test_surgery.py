@@ -119,6 +119,15 @@ def test_a_copy_made_before_stays_dense():
     assert torch.equal(run(twin, "t5"), want)
 
 
+def test_a_module_with_two_names_is_cut_once():
+    model = build(FAMILIES["bert"])
+    model.alias = model.bert.encoder.layer[0].attention
+    want = run(oracle(model, FAMILIES["bert"], {"0": [1]}), "bert")
+    torch.testing.assert_close(run(cut(model, {"0": [1]}), "bert"), want)
+    assert model.alias is model.bert.encoder.layer[0].attention
+    assert model.alias.self.num_attention_heads == 3
+
+
 # ------------------------------------------------------------------------------------------------ classes not known
 def renamed(model, kind, name):
     """The same model with its attention under a class name that no table knows."""
