@@ -11,7 +11,7 @@ from headwise.prune.recipe import Recipe, check_against
 from headwise.prune.recipe_text import read
 from headwise.prune.shipped import recipe_text, shipped
 
-PROMISED = {"quickstart", "redundancy", "gradient", "random-baseline"}
+PROMISED = {"quickstart", "redundancy", "gradient", "random-baseline", "reconstruction", "counts"}
 
 
 def test_the_promised_recipes_ship():
@@ -67,6 +67,9 @@ def test_examples_in_comments_are_right():
     for scope in re.findall(r"\b(site|uniform):", recipe_text("redundancy")[0]):
         assert Recipe.load("redundancy", [f"scope={scope}"]).scope == scope
     assert Recipe.load("gradient", ["keep.roles.previous=1"]).keep.roles == {"previous": 1}
+    assert Recipe.load("reconstruction", ["reach={drop: 0.02}"]).searched
+    assert Recipe.load("reconstruction", ["reach={milliseconds: 12}"]).time.milliseconds == 12
+    assert Recipe.load("counts", ["reach={milliseconds: 12, batch: 8, length: 128}"]).time.where.startswith("batch 8")
     offered = "data.calibration={source: texts.csv, text: review, label: stars}"
     assert Recipe.load("gradient", [offered]).data.calibration.label == "stars"
 

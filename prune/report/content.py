@@ -99,3 +99,7 @@ def _notes(folder: Folder) -> Iterator[str]:
             yield f"{words[0].upper()}{words[1:]}."
     if folder.proof and not folder.proof.get("passed"):
         yield "The proof failed: the model without the heads does not do what it did with the heads silenced."
+    expected = folder.plan.get("expected")
+    search = expected.get("search") if isinstance(expected, Mapping) else None
+    if isinstance(search, Mapping) and search.get("reproducible") is False:
+        yield "The search for the heads was stopped by the clock: the same recipe may give another plan."

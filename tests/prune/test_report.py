@@ -264,6 +264,14 @@ def test_a_missing_file_is_said_and_the_rest_is_shown(tmp_path: Path, missing: s
     write(run)
 
 
+def test_a_search_that_the_clock_stopped_is_said(tmp_path: Path) -> None:
+    run = fixture.write_run(tmp_path / "run", {"": (2, 4)})
+    for reproducible, said in ((True, False), (False, True)):
+        fixture.edited(run / "plan.json", expected={"search": {"kind": "counts", "reproducible": reproducible}})
+        assert any("stopped by the clock" in note for note in content(run).notes) is said
+        assert ("stopped by the clock" in as_html(content(run))) is said
+
+
 def test_optional_fields_may_be_absent(tmp_path: Path) -> None:
     run = fixture.write_run(tmp_path / "run", {"": (2, 4)})
     bare = {
