@@ -79,7 +79,7 @@ def reads(model: nn.Module) -> bool:
 def _shown(model: nn.Module, batch: int, seed: int) -> dict[str, Tensor]:
     """Images or waves of which every row is the same."""
     main = str(getattr(model, "main_input_name", ""))
-    found = synthetic.inputs_to_time(model, seed=seed)
+    found = synthetic.synthetic_inputs(model, seed=seed)
     first = found.get(main)
     if isinstance(first, Tensor) and first.dim() == 2 and main == "input_values":
         generator = torch.Generator().manual_seed(seed)
