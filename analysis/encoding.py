@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -42,10 +42,8 @@ class Row:
 
     def without_first(self) -> Row:
         """The row without its first token."""
-        return Row(**{
-            field.name: getattr(self, field.name)[1:] if field.name != "truncated" else self.truncated
-            for field in fields(self)
-        })  # fmt: skip
+        columns = (self.ids, self.types, self.special, self.words, self.offsets, self.second)
+        return Row(*(column[1:] for column in columns), self.truncated)
 
     def shifted(self, start: int) -> Row:
         """The row as a decoder reads it when it should say this text: `start` first, the last token gone.

@@ -6,6 +6,7 @@ the cut model alike (`judge`), and gives the per-example losses (`losses`) that 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from torch import nn
@@ -98,7 +99,7 @@ def choose_task(model: nn.Module, tokenizer: Any, corpus: Corpus) -> Task:
     paired = len(corpus) > 0 and all(text.pair is not None for text in corpus.texts)
     fast = bool(getattr(tokenizer, "is_fast", False))
     chosen = labelled and all(text.right is not None for text in corpus.texts)
-    heads: tuple[tuple[bool, type[Task]], ...] = (
+    heads: tuple[tuple[bool, Callable[[], Task]], ...] = (
         (chosen and (is_chooser(model) or is_causal_lm(model)), MultipleChoice),
         (is_causal_lm(model), CausalLM),
         (is_masked_lm(model) and getattr(tokenizer, "mask_token_id", None) is not None, MaskedLM),

@@ -99,12 +99,10 @@ class FittedAnswering:
         as none, as in training.
         """
         tokens = batch.tokens[""]
+        inside = tokens.valid if tokens.second is None else tokens.second & tokens.valid
         out = model(**batch.inputs)
         starts, ends = out.start_logits.float(), out.end_logits.float()
-        places = [
-            _place(text, tokens.offsets[i].tolist(), (tokens.second[i] & tokens.valid[i]).tolist())
-            for i, text in enumerate(batch.texts)
-        ]
+        places = [_place(text, tokens.offsets[i].tolist(), inside[i].tolist()) for i, text in enumerate(batch.texts)]
         # Padding on the left moves the first token.
         first = tokens.valid.long().argmax(1).tolist()
         found = [place or (first[i], first[i]) for i, place in enumerate(places)]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -105,6 +105,6 @@ def score_of(said: str, right: Sequence[str]) -> tuple[float, float]:
         from torchmetrics.functional.text import squad
     except ImportError as error:
         raise BadInput("F1 of answers needs torchmetrics: pip install 'headwise[tasks]'") from error
-    target: Mapping[str, Any] = {"answer_start": [0] * max(1, len(right)), "text": list(right) or [""]}
+    target: dict[str, Any] = {"answer_start": [0] * max(1, len(right)), "text": list(right) or [""]}
     found = squad([{"prediction_text": said, "id": "0"}], [{"answers": target, "id": "0"}])
     return float(found["exact_match"]) / 100, float(found["f1"]) / 100

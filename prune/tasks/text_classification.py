@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol, runtime_checkable
 
@@ -63,9 +63,20 @@ class TextClassification(BaseModel):
 class Classifies(Protocol):
     """A task of naming one class: of texts, images or clips."""
 
-    kind: Any
-    metric: MetricName
-    labels: dict[str, int | str]
+    @property
+    def kind(self) -> str:
+        """Of the task."""
+        ...
+
+    @property
+    def metric(self) -> MetricName:
+        """What is reported."""
+        ...
+
+    @property
+    def labels(self) -> Mapping[str, int | str]:
+        """Label of the data to the model's, where names do not say it."""
+        ...
 
 
 def is_classifier(model: nn.Module) -> bool:
