@@ -223,7 +223,9 @@ def test_directions_of_class_scores_average_to_all_of_them_and_none_is_idle(labe
     model, batch = classifier(labels), batched(16)[0]
     logits = model(**batch.inputs).logits.detach()
     centred = logits - logits.mean(-1, keepdim=True) if labels > 1 else logits
-    squares = torch.stack([Outputs(seed).losses(model, batch).detach() for seed in range(200)]).square()
+    squares = torch.stack(
+        [Outputs(seed).losses(model, batch).detach() for seed in range(150 if labels > 2 else 10)]
+    ).square()
     assert (squares > 0).all()
     ratio = squares.mean(0) / centred.square().sum(-1)
     np.testing.assert_allclose(ratio, 1, atol=1e-9 if labels <= 2 else 0.5)
