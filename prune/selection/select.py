@@ -89,7 +89,15 @@ def select(
     keep = keep or Keep()
     if keep.roles and evidence is None:
         raise BadInput(f"keep.roles names {', '.join(keep.roles)}, but there is no evidence about roles: analyse first")
-    search = search or Greedy()
+    rooms, steps = _steps(sites, costs, budget, scope, keep, unit, evidence, meter, search or Greedy())
+    return told(sites, rooms, costs, steps, keep.protected(sites, evidence), score, notes or {})
+
+
+def _steps(
+    sites: Mapping[str, Site], costs: Costs, budget: Budget | Time, scope: Scope, keep: Keep, unit: Unit,
+    evidence: Any, meter: Meter | None, search: Search,
+) -> tuple[dict[str, Room], list[Step]]:  # fmt: skip
+    """The removals, and the rooms as they leave them."""
     rooms = rooms_of(sites, keep, unit, evidence)
     amount: float | int
     if isinstance(budget, Time):
@@ -111,7 +119,7 @@ def select(
     elif isinstance(search, Counts) and scope == "model" and not isinstance(budget, Time):
         rooms = rooms_of(sites, keep, unit, evidence)
         steps = _by_counts(rooms, costs, steps, amount, meter)
-    return told(sites, rooms, costs, steps, keep.protected(sites, evidence), score, notes or {})
+    return rooms, steps
 
 
 def _by_counts(
