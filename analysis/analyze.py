@@ -29,7 +29,7 @@ from headwise.analysis.roles import ROLES
 from headwise.analysis.roles.assignment import EFFECT, LEVEL, assign
 from headwise.analysis.roles.search import NULLS, Search
 from headwise.analysis.seen import Reducer
-from headwise.analysis.similarity import CHEAP, MEASURES, Focused, Pearson, PerText, Replaceability
+from headwise.analysis.similarity import CHEAP, GRAMS, MEASURES, Focused, PerText, Replaceability
 from headwise.analysis.sites import Site, find_sites, heads_of
 from headwise.analysis.statistics import Statistics
 from headwise.analysis.texts import Corpus
@@ -50,6 +50,7 @@ def analyze(
     per_text: bool = False,
     ordinary: bool = False,
     threshold: float = THRESHOLD,
+    clusters: int | None = None,
     effect: float = EFFECT,
     null: str = "analytic",
     batch_size: int | None = None,
@@ -73,12 +74,13 @@ def analyze(
         tokenizer: of the checkpoint.
         corpus: the texts to look at.
         measures: names from `MEASURES`, or `replaceability`; clusters are made by the first of `MEASURES`, and
-            tried on resampled texts if that is `pearson`.
+            tried on resampled texts if that is `pearson`, `cosine` or `hellinger` and texts are pooled.
         roles: names from `ROLES`.
         annotated: texts with links that heads are tested on; those of coreference replace the set that ships.
         per_text: average the measures over texts instead of pooling rows.
         ordinary: measure without special tokens and the first token, rows scaled to sum to 1.
         threshold: mean similarity at which heads still count as interchangeable.
+        clusters: how many clusters there shall be instead; None to go by `threshold`.
         effect: least excess over chance that makes a role.
         null: what roles have to beat beside their analytic chance: `permutation` of the tokens within their texts,
             a `random-copy` of the model, or nothing (`analytic`); see `headwise.analysis.roles.search.NULLS`.
@@ -118,7 +120,9 @@ def analyze(
         model, tokenizer, sites, roles, data, annotated=annotated, memory=memory, seed=seed, keeping=keeping,
         null=null,
     )  # fmt: skip
-    alike = [measure_of(name, sites, model, per_text=per_text, ordinary=ordinary) for name in measures]
+    first = next((name for name in measures if name in MEASURES), None)
+    focus = {"per_text": per_text, "ordinary": ordinary}
+    alike = [measure_of(name, sites, model, resampled=name == first, **focus) for name in measures]
     reducers = [statistics, *search.reducers, *alike]
     went = shared_capture(
         model, _portions(data, sites, memory), reducers, name="texts", keeping=keeping, sites=sites, memory=memory,
@@ -128,20 +132,23 @@ def analyze(
     arrays = statistics.result()
     for measure in alike:
         arrays |= measure.result()
-    first = next((name for name in measures if name in MEASURES), None)
     facts: dict[str, Any] = {}
     if first is not None:
         present = np.concatenate([np.isin(np.arange(s.heads), s.kept) for s in sites.values()])
-        groups = cluster(arrays[f"similarity/{first}"], threshold=threshold, present=present)
+        how: dict[str, Any] = {"threshold": threshold, "clusters": clusters}
+        groups = cluster(arrays[f"similarity/{first}"], present=present, **how)
         arrays |= groups.arrays()
-        if isinstance(alike[0], Pearson):
-            facts["clusters"] = stability(alike[0].gram.by_block, groups.label, threshold=threshold, seed=seed)
+        # What a measure looks at may be set apart; its sums are the same.
+        made = alike[list(measures).index(first)]
+        gram = getattr(getattr(made, "inner", made), "gram", None)
+        if gram is not None:
+            facts["clusters"] = stability(gram.by_block, groups.label, seed=seed, **how)
 
     tests = search.tests(statistics)
     facts |= search.facts
     arrays |= assign(tests, ROLES, effect=effect)
 
-    settings |= {"threshold": threshold, "effect": effect, "level": LEVEL, "seed": seed}
+    settings |= {"threshold": threshold, "clusters": clusters, "effect": effect, "level": LEVEL, "seed": seed}
     facts |= _facts(model, corpus, data, went, settings)
     evidence = Evidence(heads_of(sites), arrays, facts)
     if interventions:
@@ -159,9 +166,15 @@ def _check(field: str, names: Sequence[str], table: Mapping[str, Any]) -> None:
 
 
 def measure_of(
-    name: str, sites: Mapping[str, Site], model: nn.Module, *, per_text: bool = False, ordinary: bool = False
+    name: str,
+    sites: Mapping[str, Site],
+    model: nn.Module,
+    *,
+    per_text: bool = False,
+    ordinary: bool = False,
+    resampled: bool = False,
 ) -> Reducer:
-    """A fresh reducer of a measure.
+    """A fresh reducer of a measure; one that is to be resampled keeps its sums by part of the texts.
 
     >>> measure_of("cosine", {}, nn.Linear(1, 1)).needs
     frozenset({'contexts'})
@@ -170,9 +183,9 @@ def measure_of(
         return Replaceability(sites, model)
     if per_text:
         measure: Reducer = PerText(lambda: MEASURES[name](sites))
-    elif name == "pearson":
+    elif resampled and name in GRAMS:
         heads = len(heads_of(sites))
-        measure = Pearson(sites, blocks=min(BLOCKS, max(2, BLOCK_MEMORY // max(1, 8 * heads * heads))))
+        measure = GRAMS[name](sites, blocks=min(BLOCKS, max(2, BLOCK_MEMORY // max(1, 8 * heads * heads))))
     else:
         measure = MEASURES[name](sites)
     return Focused(measure) if ordinary else measure

@@ -144,7 +144,8 @@ def stability(
 def _flat(tree: np.ndarray, threshold: float, clusters: int | None) -> np.ndarray:
     """The tree cut into clusters, numbered from 0 by their first members."""
     if clusters is not None:
-        flat = hierarchy.fcluster(tree, clusters, "maxclust")
+        # By count, not by height: heads without a similarity all join at one height, and would go together.
+        flat = hierarchy.cut_tree(tree, n_clusters=min(clusters, len(tree) + 1))[:, 0]
     else:
         # The slack keeps copies together whose correlation of 1 was rounded.
         flat = hierarchy.fcluster(tree, 1 - threshold + 1e-9, "distance")

@@ -26,6 +26,8 @@ class Looking:
         pairs: a file of sentence pairs for that.
         memory: bytes for maps.
         door: how maps are come by.
+        threshold: mean likeness at which heads count as interchangeable.
+        clusters: how many clusters instead.
         null: what roles have to beat beside their analytic chance.
     """
 
@@ -38,6 +40,8 @@ class Looking:
     pairs: Path | None = None
     memory: int | None = None
     door: str = "auto"
+    threshold: float | None = None
+    clusters: int | None = None
     null: str = "analytic"
 
     def arguments(self) -> dict[str, Any]:
@@ -49,7 +53,7 @@ class Looking:
         from headwise.analysis.annotations import read_annotations
         from headwise.analysis.minimal_pairs import read_pairs
 
-        given = {"roles": self.roles, "measures": self.measures, "memory": self.memory}
+        given = {"roles": self.roles, "measures": self.measures, "memory": self.memory, "threshold": self.threshold}
         return {
             **{name: value for name, value in given.items() if value is not None},
             "annotated": [text for path in self.annotations for text in read_annotations(path)],
@@ -58,6 +62,7 @@ class Looking:
             "interventions": self.intervene,
             "pairs": None if self.pairs is None else read_pairs(self.pairs),
             "door": self.door,
+            "clusters": self.clusters,
             "null": self.null,
         }
 

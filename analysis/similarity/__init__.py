@@ -20,11 +20,18 @@ MEASURES: dict[str, Callable[[Mapping[str, Site]], Reducer]] = {
     "jensen_shannon": JensenShannon,
     "cka": Cka,
 }
+#: Those that are inner products of heads, and can keep them by part of the texts (`blocks`).
+GRAMS: dict[str, type[Pearson] | type[Cosine] | type[Hellinger]] = {
+    "pearson": Pearson,
+    "cosine": Cosine,
+    "hellinger": Hellinger,
+}
 #: Those that cost next to nothing beside the forward pass.
 CHEAP = ("pearson", "cosine", "hellinger")
 
 __all__ = [
     "CHEAP",
+    "GRAMS",
     "MEASURES",
     "Cka",
     "Cosine",

@@ -35,8 +35,8 @@ class Cosine(Reducer):
     needs = frozenset({"contexts"})
     totals = ("gram", "_sums")
 
-    def __init__(self, sites: Mapping[str, Site]) -> None:
-        self.gram = Gram(sites, group=_comparable)
+    def __init__(self, sites: Mapping[str, Site], *, blocks: int = 0) -> None:
+        self.gram = Gram(sites, group=_comparable, blocks=blocks)
         self._at = positions_of(sites)
         widest = max((site.head_dim for site in sites.values()), default=0)
         self._sums = np.zeros((len(self.gram.rows), widest))

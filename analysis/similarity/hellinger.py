@@ -34,8 +34,8 @@ class Hellinger(Reducer):
     needs = frozenset({"maps"})
     totals = ("gram", "chance")
 
-    def __init__(self, sites: Mapping[str, Site]) -> None:
-        self.gram = Gram(sites)
+    def __init__(self, sites: Mapping[str, Site], *, blocks: int = 0) -> None:
+        self.gram = Gram(sites, blocks=blocks)
         self.chance = Gram(sites)
 
     def update(self, batch: Batch, seen: Mapping[str, Seen]) -> None:

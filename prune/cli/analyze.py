@@ -61,6 +61,10 @@ Null = Annotated[
         help="What a role must beat beside its exact chance: nothing, tokens permuted, a copy with random weights.",
     ),
 ]
+Threshold = Annotated[
+    float | None, typer.Option(min=-1, max=1, help="Mean likeness at which heads count as interchangeable; 0.8.")
+]
+Clusters = Annotated[int | None, typer.Option(min=1, help="Number of clusters, instead of --threshold.")]
 DoorOption = Annotated[str, typer.Option("--door", help="auto, eager or tiles: how maps are come by.")]
 
 
@@ -85,6 +89,8 @@ def analyze(
     pairs: Pairs = None,
     memory_budget: Memory = None,
     door: DoorOption = "auto",
+    threshold: Threshold = None,
+    clusters: Clusters = None,
     null: Null = "analytic",
     seed: Seed = None,
     trust_remote_code: Trust = False,
@@ -103,6 +109,8 @@ def analyze(
         raise BadInput("--split needs --dataset")
     if pairs is not None and not intervene:
         raise BadInput("--pairs needs --intervene")
+    if threshold is not None and clusters is not None:
+        raise BadInput("got both --threshold and --clusters; give one of them")
     if resume and output_dir is None:
         raise BadInput("--resume needs the --output-dir of the interrupted analysis")
     with speaking(quiet):
@@ -118,6 +126,8 @@ def analyze(
             pairs=pairs,
             memory=None if memory_budget is None else _bytes(memory_budget),
             door=door,
+            threshold=threshold,
+            clusters=clusters,
             null=null,
         )
 

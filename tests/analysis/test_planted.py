@@ -53,6 +53,18 @@ def test_the_two_equal_heads_are_the_only_cluster(evidence):
     assert np.flatnonzero(~evidence["clusters/representative"]).tolist() == [planted.OTHER_TWIN]
 
 
+@pytest.mark.parametrize(("measure", "ordinary"), [("pearson", True), ("cosine", False), ("hellinger", False)])
+def test_clusters_by_number_are_tried_on_resampled_texts_under_every_cheap_measure(folder, measure, ordinary):
+    model, tokenizer = AutoModel.from_pretrained(folder), AutoTokenizer.from_pretrained(folder)
+    how = {"measures": ["replaceability", measure], "roles": ("self",), "ordinary": ordinary, "clusters": 4}
+    found = analyze(model, tokenizer, planted.planted_corpus(30), **how)
+    label = found["clusters/label"]
+    assert len(set(label.tolist())) == 4
+    assert label[planted.TWIN] == label[planted.OTHER_TWIN]
+    assert -1 <= found.facts["clusters"]["low"] <= found.facts["clusters"]["mean"] <= 1
+    assert found.facts["clusters"]["blocks"] > 10
+
+
 def test_the_dead_head_is_the_only_dormant_one(evidence):
     assert np.flatnonzero(evidence["statistics/dormant"]).tolist() == [planted.DEAD]
     assert evidence["statistics/context_norm"][planted.DEAD] == 0

@@ -10,6 +10,7 @@ from scipy.spatial.distance import jensenshannon
 from headwise.analysis.batching import Batch, Tokens
 from headwise.analysis.seen import Seen
 from headwise.analysis.similarity import (
+    GRAMS,
     MEASURES,
     Cka,
     Cosine,
@@ -20,6 +21,7 @@ from headwise.analysis.similarity import (
     PerText,
     Replaceability,
 )  # fmt: skip
+from headwise.analysis.similarity.gram import cosines
 from headwise.analysis.sites import Site
 from headwise.analysis.texts import Text
 
@@ -404,9 +406,14 @@ def test_text_by_text_is_the_mean_over_texts(kind):
     np.testing.assert_allclose(measure.result()[f"similarity/{kind}"], np.mean(alone, axis=0), atol=1e-7)
 
 
-def test_blocks_sum_to_the_whole():
+@pytest.mark.parametrize("kind", GRAMS)
+def test_blocks_sum_to_the_whole(kind):
     one = {"0": site(heads=3)}
-    pearson = Pearson(one, blocks=5)
-    pearson.update(batch_of(9), {"0": seen_of(one["0"], random_maps(9, 3, 6, seed=8))})
-    np.testing.assert_allclose(pearson.gram.by_block.sum(0), pearson.gram.products, atol=1e-6)
-    assert (pearson.gram.by_block.any((1, 2))).sum() > 1
+    measure = GRAMS[kind](one, blocks=5)
+    contexts = torch.randn(9, 6, 3, 3, generator=torch.Generator().manual_seed(1))
+    measure.update(batch_of(9), {"0": seen_of(one["0"], random_maps(9, 3, 6, seed=8), contexts)})
+    np.testing.assert_allclose(measure.gram.by_block.sum(0), measure.gram.products, atol=1e-5)
+    assert (measure.gram.by_block.any((1, 2))).sum() > 1
+    # What is clustered anew on resampled texts is the measure itself.
+    again = cosines(measure.gram.by_block.sum(0))
+    np.testing.assert_allclose(again, measure.result()[f"similarity/{kind}"], atol=1e-5)
