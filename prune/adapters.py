@@ -44,7 +44,7 @@ def low_rank(model: nn.Module, rank: int, still: Collection[str] = ()) -> Iterat
     """
     peft = require_peft()
     learning = {name: parameter.requires_grad for name, parameter in model.named_parameters()}
-    last = model.get_output_embeddings() if hasattr(model, "get_output_embeddings") else None
+    last = model.get_output_embeddings() if hasattr(model, "get_output_embeddings") else None  # type: ignore[operator]
     targets = [
         name
         for name, module in model.named_modules()

@@ -147,7 +147,7 @@ def _begin(errand: Errand) -> None:
     # Whoever is interrupted at the keyboard ends its processes itself.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     threading.Thread(target=leave, daemon=True).start()
-    disable_progress_bar()
+    disable_progress_bar()  # type: ignore[no-untyped-call]
     _errands.append(errand)
 
 

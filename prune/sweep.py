@@ -189,13 +189,20 @@ class _Sweep:
         if self.why and missing:
             log.warning("%s", self.path["how"])
         for share, plan in self._decided(missing) if missing else ():
-            self.stages.saved(f"{_name(share)}/plan.json", lambda plan=plan: plan, Plan)
+            self._keep(share, plan)
         found = {share: Plan.load(self._folder(share) / "plan.json") for share in self.shares}
         for share, plan in found.items():
-            self.stages.text(f"{_name(share)}/recipe.yaml", _at(self.recipe, share).resolved_yaml)
-            self.stages.json(f"{_name(share)}/environment.json", lambda: self.made)
-            self.stages.json(f"{_name(share)}/stability.json", lambda plan=plan: plan.made_with["stability"])
+            self._describe(share, plan)
         return found
+
+    def _keep(self, share: float, plan: Plan) -> None:
+        self.stages.saved(f"{_name(share)}/plan.json", lambda: plan, Plan)
+
+    def _describe(self, share: float, plan: Plan) -> None:
+        """The files that make a budget's folder a run's."""
+        self.stages.text(f"{_name(share)}/recipe.yaml", _at(self.recipe, share).resolved_yaml)
+        self.stages.json(f"{_name(share)}/environment.json", lambda: self.made)
+        self.stages.json(f"{_name(share)}/stability.json", lambda: plan.made_with["stability"])
 
     def _decided(self, shares: Sequence[float]) -> Iterator[tuple[float, Plan]]:
         recipe, ready = self.recipe, self.ready

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -63,7 +64,7 @@ def sweep(
         from headwise.prune.inspection import run_folder
 
         target = output_dir or run_folder(loaded.model.id, "sweep")
-        cut = which if which in ("front", "all", "none") else _shares(which, "--cut")
+        cut: Any = which if which in ("front", "all", "none") else _shares(which, "--cut")
         points = walking.sweep(
             loaded, _shares(budgets, "--budgets"), target, which=cut, jobs=jobs, overwrite=overwrite, resume=resume,
             device=device, trust_remote_code=trust_remote_code,
@@ -71,28 +72,23 @@ def sweep(
         if as_json:
             put_json({"sweep": str(target), "points": [{**p.__dict__, "folder": str(p.folder)} for p in points]})
         elif not quiet:
-            rows = [
-                (f"{p.fraction:g}", str(p.heads), _number(p.value), _number(p.drop), _number(p.upper),
-                 "yes" if p.front else "", _speed(p.folder))
-                for p in points
-            ]  # fmt: skip
-            metric = _metric(points[0].folder)
-            heading = [
-                ">budget",
-                ">heads gone",
-                f">{metric}",
-                ">drop",
-                ">not excluded",
-                "front",
-                "speed (95 % interval)",
-            ]
+            heading, rows = _table(points, _metric(points[0].folder))
             stdout().print(table("", heading, rows))
             put(f"sweep: {target}")
             put(f"page: {target / 'sweep.html'}")
 
 
-def _number(value: float | None) -> str:
-    return "" if value is None else f"{value:.4g}"
+def _table(points: Sequence[Any], metric: str) -> tuple[list[str], list[tuple[str, ...]]]:
+    """What came out at each budget, as people read it."""
+    from headwise.prune.report.formats import in_metric, in_points, unit
+
+    rows = [
+        (f"{p.fraction:g}", str(p.heads), in_metric(p.value, metric), in_points(p.drop, metric),
+         in_points(p.upper, metric), "yes" if p.front else "", _speed(p.folder))
+        for p in points
+    ]  # fmt: skip
+    names = [">budget", ">heads gone", f">{metric}", f">drop, {unit(metric)}", ">cannot exclude", "front", "speed"]
+    return names, rows
 
 
 def _metric(folder: Path) -> str:

@@ -66,8 +66,16 @@ class GateSums:
         torch.Size([64, 2, 2])
         """
         nothing = Moments.zeros(1, device).first
-        shapes = ((PARTS, heads), (PARTS, heads, heads), (PARTS, heads), (heads,), (PARTS, heads), (PARTS, columns))
-        return cls(*(nothing.new_zeros(shape) for shape in shapes), nothing.new_zeros(PARTS))
+        by_head = nothing.new_zeros(PARTS, heads)
+        return cls(
+            absolute=by_head,
+            outer=nothing.new_zeros(PARTS, heads, heads),
+            per_token=by_head.clone(),
+            per_batch=nothing.new_zeros(heads),
+            signed=by_head.clone(),
+            pulls=nothing.new_zeros(PARTS, columns),
+            tokens=nothing.new_zeros(PARTS),
+        )
 
     def add(
         self,
@@ -109,9 +117,10 @@ class GateSums:
         >>> GateSums.zeros(2, 8).total().outer.shape
         (2, 2)
         """
-        named = ("absolute", "outer", "per_token", "signed", "pulls")
+        tables = (self.absolute, self.outer, self.per_token, self.signed, self.pulls)
+        absolute, outer, per_token, signed, pulls = (weighted(table.cpu().numpy(), weights) for table in tables)
         tokens = float(weighted(self.tokens.cpu().numpy(), weights))
-        return GateTotals(*(weighted(getattr(self, name).cpu().numpy(), weights) for name in named), tokens=tokens)
+        return GateTotals(absolute, outer, per_token, signed, pulls, tokens)
 
 
 @dataclass

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -81,7 +81,7 @@ def write_sweep(folder: str | Path) -> dict[str, Path]:
     folder = Path(folder)
     found = content(folder)
     values = {"s": found, "c": found.comparison, "stable": told_stability(found.stability)}
-    page = values | {"plot": plot(found.comparison), "course": course(found), "front": front_line(found)}
+    page = values | {"plot": plot(paired(found.comparison)), "course": course(found), "front": front_line(found)}
     texts = {
         "sweep.html": render_html("sweep.html.j2", page),
         "sweep.md": render_markdown("sweep.md.j2", values),
@@ -112,9 +112,26 @@ def content(folder: Path) -> Swept:
     )
 
 
+def paired(comparison: Comparison) -> Comparison:
+    """The same with every accuracy's interval that of its difference from the dense model, for drawing.
+
+    All budgets are judged on the same texts: that some texts are hard moves all of them, and is no doubt about which
+    is better.
+    """
+    runs = []
+    for run in comparison.runs:
+        if run.dense is None or run.drop_low is None or run.drop_high is None:
+            runs.append(run)
+            continue
+        sign = 1 if run.higher_is_better else -1
+        ends = sorted((run.dense - sign * run.drop_low, run.dense - sign * run.drop_high))
+        runs.append(replace(run, cut_low=ends[0], cut_high=ends[1]))
+    return replace(comparison, runs=tuple(runs))
+
+
 def course(swept: Swept) -> Course | None:
     """The drawing of accuracy against heads, or None where nothing was judged."""
-    runs = [run for run in swept.comparison.runs if run.cut is not None and run.dense is not None]
+    runs = [run for run in paired(swept.comparison).runs if run.cut is not None and run.dense is not None]
     if not runs:
         return None
     most = max(run.removed for run in runs)
