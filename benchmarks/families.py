@@ -4,7 +4,7 @@
     python benchmarks/families.py [--only bert,llama] [--out benchmarks/FAMILIES.md] [--jobs 2] [--seconds 60]
     python benchmarks/families.py --rows rows.jsonl --out benchmarks/FAMILIES.md     # goes on where it was stopped
 
-Every model type is built tiny, with random weights, biases and tables, in float64. The oracle is made here: the
+A few types need `timm` besides (`pip install timm`). Every model type is built tiny, with random weights, biases and tables, in float64. The oracle is made here: the
 columns of the output projection that belong to the removed heads are zeroed by hand. A type is
 
     exact          the gated and the cut model give the oracle's output (< 1e-6 of its scale) for every plan. Where no
@@ -21,7 +21,9 @@ from __future__ import annotations
 import argparse
 import contextlib
 import copy
+import functools
 import importlib.metadata
+import importlib.util
 import json
 import os
 import signal
@@ -99,15 +101,25 @@ def _read(place: str | None) -> dict[str, dict[str, Any]]:
     return {r["type"]: r for r in rows if r["transformers"] == transformers.__version__}
 
 
+@functools.cache
+def _versions() -> dict[str, str]:
+    """What a row was measured with."""
+    asked = ("git", "rev-parse", "--short", "HEAD")
+    commit = subprocess.run(
+        asked, capture_output=True, text=True, check=False, cwd=Path(__file__).parent
+    ).stdout.strip()
+    return {"transformers": transformers.__version__, "commit": commit or "unknown"}
+
+
 def row(name: str, seconds: int) -> dict[str, Any]:
     """One model type's verdict."""
     started = time.perf_counter()
     result: dict[str, Any] = {
-        "type": name, "verdict": "not buildable", "why": "", "transformers": transformers.__version__
+        "type": name, "verdict": "not buildable", "why": "", **_versions()
     }  # fmt: skip
     try:
         signal.setitimer(signal.ITIMER_PROF, seconds)  # of the processor: other work on the machine takes nothing away
-        result |= _judge(name, time.process_time() + seconds / 2)
+        result |= _judge(name, time.process_time() + seconds / 4)
     except Timeout:
         result["why"] = f"took longer than {seconds} s"
     except Exception as error:
@@ -435,8 +447,7 @@ def _in_processes(names: list[str], jobs: int, seconds: int) -> Iterator[dict[st
             running.remove(worker)
             if rest := worker.names[worker.told :]:
                 why = f"the process died ({worker.process.returncode})"
-                yield {"type": rest[0], "verdict": "not buildable", "why": why, "seconds": 0,
-                       "transformers": transformers.__version__}  # fmt: skip
+                yield {"type": rest[0], "verdict": "not buildable", "why": why, "seconds": 0, **_versions()}
                 if rest[1:]:
                     waiting.insert(0, rest[1:])
         time.sleep(0.3)
@@ -472,9 +483,17 @@ def _marks(row: dict[str, Any]) -> str:
 
 
 def _page(rows: list[dict[str, Any]], counts: Counter[str]) -> str:
-    versions = ", ".join(f"{name} {importlib.metadata.version(name)}" for name in ("transformers", "torch"))
+    installed = [name for name in ("transformers", "torch", "timm") if importlib.util.find_spec(name)]
+    versions = ", ".join(f"{name} {importlib.metadata.version(name)}" for name in installed)
     order = ("exact", "refused", "not reached", "not buildable", "no attention", "no model class", "FAILED", "WRONG")
-    lines = ["# Model types", "", f"Written by `benchmarks/families.py` ({versions}, float64, tiny random models).", ""]
+    commits = Counter(r["commit"] for r in rows)
+    walked = ", ".join(f"{count} types at {commit}" for commit, count in commits.most_common())
+    lines = [
+        "# Model types",
+        "",
+        f"Written by `benchmarks/families.py` ({versions}, float64, tiny random models; {walked}).",
+        "",
+    ]
     lines += ["| verdict | model types |", "|---|---|", *(f"| {v} | {counts[v]} |" for v in order), ""]
     for verdict in ("exact", "refused", "not reached", "not buildable", "no attention", "FAILED", "WRONG"):
         lines += [f"## {verdict}", ""]
