@@ -4,8 +4,9 @@
     python benchmarks/families.py [--only bert,llama] [--out benchmarks/FAMILIES.md] [--jobs 2] [--seconds 60]
     python benchmarks/families.py --rows rows.jsonl --out benchmarks/FAMILIES.md     # goes on where it was stopped
 
-A few types need `timm` besides (`pip install timm`). Every model type is built tiny, with random weights, biases and tables, in float64. The oracle is made here: the
-columns of the output projection that belong to the removed heads are zeroed by hand. A type is
+Every model type is built tiny, with random weights, biases and tables, in float64; a few need `timm` besides
+(`pip install timm`). The oracle is made here: the columns of the output projection that belong to the removed heads
+are zeroed by hand. A type is
 
     exact          the gated and the cut model give the oracle's output (< 1e-6 of its scale) for every plan. Where no
                    synthetic input fits the whole, this is measured on a part of it (a tower), or on its blocks alone
