@@ -82,7 +82,7 @@ def _table(points: Sequence[Any], metric: str) -> tuple[list[str], list[tuple[st
     """What came out at each budget, as people read it."""
     from headwise.prune.report.formats import in_metric, in_points, unit
 
-    rows = [
+    rows: list[tuple[str, ...]] = [
         (f"{p.fraction:g}", str(p.heads), in_metric(p.value, metric), in_points(p.drop, metric),
          in_points(p.upper, metric), "yes" if p.front else "", _speed(p.folder))
         for p in points

@@ -13,12 +13,12 @@ from pydantic import TypeAdapter, ValidationError
 
 from headwise.analysis.batching import Batch, Tokens
 from headwise.analysis.errors import BadInput
+from headwise.analysis.identity import weights_hash
 from headwise.analysis.sites import find_sites
 from headwise.analysis.texts import Text
 from headwise.prune import pipeline
 from headwise.prune.checkpoint import load, save
 from headwise.prune.held_out import parted
-from headwise.prune.opening import weights_hash
 from headwise.prune.recipe import Recipe
 from headwise.prune.recovery import RECOVERIES, Distil, FineTune, NoRecovery
 from headwise.prune.surgery import cut
