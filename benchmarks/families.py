@@ -193,7 +193,11 @@ def _one(model_class: Any, config: Any, met: list[str], parts: list[Any]) -> dic
         except BadInput as error:
             met.append(_short(error).partition("no synthetic input fits its forward ")[2][:330])
             continue
-        return _measure(model, inputs) | {"class": model_class.__name__}
+        found = _measure(model, inputs) | {"class": model_class.__name__}
+        if found["verdict"] != "not reached":
+            return found
+        parts[:] = [m.double() for m in model.modules() if isinstance(m, PreTrainedModel)]
+        return found
     if not parts:
         parts += [m.double() for m in model.modules() if isinstance(m, PreTrainedModel)]
     return {}
@@ -501,6 +505,10 @@ def _page(rows: list[dict[str, Any]], counts: Counter[str]) -> str:
         mine = [r for r in rows if r["verdict"] == verdict]
         if verdict in ("exact", "no attention"):
             lines += [", ".join(r["type"] + _marks(r) for r in mine), ""]
+            left = {kind: r["type"] for r in mine for kind in r.get("missed") or []}
+            if verdict == "exact" and left:
+                told = ", ".join(f"{kind} ({name})" for kind, name in sorted(left.items()))
+                lines += [f"Attention in these models that is no site, so neither gated nor cut: {told}.", ""]
             if verdict == "exact":
                 lines += ["¹ measured on a part of the model; ² measured on its attention blocks alone", ""]
             if any(r.get("partly") for r in mine):
