@@ -85,8 +85,8 @@ def correct(
                 features[name].append(shape.features(reactions.seen[name]).float())
     # One block after the other, so that no second copy of all features is made.
     columns = {name: torch.cat(features.pop(name)) for name in list(features)}
-    kernel = reduce(add, [(rows @ rows.T).double() for rows in columns.values()])
-    amounts, report = ridge_by_left_out(kernel.cpu().numpy(), np.array(lacks))
+    kernel = reduce(add, [(rows @ rows.T).cpu().double() for rows in columns.values()])
+    amounts, report = ridge_by_left_out(kernel.numpy(), np.array(lacks))
     for block in lost:
         rows, shape = columns[block.name], shapes[block.name]
         _write(calibration.model, block.sites[0], shape, torch.from_numpy(amounts).to(rows) @ rows)
