@@ -114,7 +114,7 @@ def _candidates(model: Any, draw: _Draw) -> Iterator[dict[str, Any]]:
     if "encoder_hidden_states" in names:
         # Decoders and query transformers that only run beside an encoder.
         encoded = {"encoder_hidden_states": draw.noise(2, TOKENS, draw.encoded)}
-        own = {name: draw.extras()[name]() for name in ("query_embeds", "input_ids") if name in names}
+        own: dict[str, Any] = {n: draw.extras()[n]() for n in ("query_embeds", "input_ids") if n in names}
         yield {**dict(list(own.items())[:1]), **encoded}
         yield {**own, **encoded}
     if "inputs_embeds" in names:
