@@ -51,12 +51,12 @@ def bert(tokenizer, seed):
     return BertModel(config).eval()
 
 
-def seeds_with_roles(make, tokenizer, corpus, annotated, count):
+def seeds_with_roles(make, tokenizer, corpus, roles, count):
     found = []
     for seed in range(SEEDS):
         texts = Corpus(corpus.texts[seed % 5 :: 5][:count], "paragraphs")
-        evidence = analyze(make(tokenizer, seed), tokenizer, texts, measures=[], annotated=annotated, seed=seed)
-        tested = sum(np.isfinite(evidence[f"roles/{role}/q"]).sum() for role in ROLES)
+        evidence = analyze(make(tokenizer, seed), tokenizer, texts, measures=[], roles=roles, seed=seed)
+        tested = sum(np.isfinite(evidence[f"roles/{role}/q"]).sum() for role in roles)
         assert tested > 8 * 12
         if any(evidence.roles()):
             found.append((seed, evidence.roles()))
@@ -64,14 +64,15 @@ def seeds_with_roles(make, tokenizer, corpus, annotated, count):
 
 
 def test_random_weights_play_no_role_over_twenty_seeds(tokenizer, corpus):
-    found = seeds_with_roles(gpt2, tokenizer, corpus, coreference_set("dev")[::40], 8)
+    roles = [role for role in ROLES if role != "coreference"]
+    found = seeds_with_roles(gpt2, tokenizer, corpus, roles, 8)
     assert len(found) <= MOST, found
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("make", [gpt2, bert])
 def test_random_weights_play_no_role_on_every_text(make, tokenizer, corpus):
-    found = seeds_with_roles(make, tokenizer, corpus, (), 120)
+    found = seeds_with_roles(make, tokenizer, corpus, list(ROLES), 120)
     assert len(found) <= MOST, found
 
 
@@ -109,7 +110,7 @@ def test_exchangeable_noise_is_found_in_one_of_twenty_seeds_at_most():
     found = 0
     for seed in range(2 * SEEDS):
         draw = np.random.default_rng(seed)
-        noise = draw.standard_t(3, size=(5, 40, 20)) * draw.exponential(size=(5, 40, 1))
+        noise = draw.standard_t(3, size=(4, 40, 12)) * draw.exponential(size=(4, 40, 1))
         tests = {str(i): {"p": sign_flip_p(one), "excess": one.mean(0)} for i, one in enumerate(noise)}
         arrays = assign(tests, {}, effect=0.0)
         found += any(arrays[f"roles/{role}/assigned"].any() for role in tests)
