@@ -142,7 +142,8 @@ def analyze(
         made = alike[list(measures).index(first)]
         gram = getattr(getattr(made, "inner", made), "gram", None)
         if gram is not None:
-            facts["clusters"] = stability(gram.by_block, groups.label, seed=seed, **how)
+            known = np.isfinite(arrays[f"similarity/{first}"].diagonal())
+            facts["clusters"] = stability(gram.by_block, groups.label, known=known, seed=seed, **how)
 
     tests = search.tests(statistics)
     facts |= search.facts

@@ -100,6 +100,7 @@ def stability(
     *,
     threshold: float = THRESHOLD,
     clusters: int | None = None,
+    known: Bool[np.ndarray, " head"] | None = None,
     resamples: int = 100,
     seed: int = 0,
 ) -> dict[str, float]:
@@ -113,6 +114,7 @@ def stability(
         label: the clusters to compare with; −1 for heads that are not there.
         threshold: as for `cluster`.
         clusters: as for `cluster`.
+        known: heads that have a similarity; what others have is rounding, and counts as none. All if not given.
         resamples: how often.
         seed: of the draw.
 
@@ -134,6 +136,8 @@ def stability(
     for _ in range(resamples):
         weights = generator.multinomial(len(filled), np.full(len(filled), 1 / len(filled)))
         drawn = np.nan_to_num(cosines(np.tensordot(weights.astype(np.float64), filled, axes=1)), nan=0.0)
+        if known is not None:
+            drawn = drawn * np.outer(known, known)
         distance = squareform(np.clip(1 - drawn[np.ix_(there, there)], 0, 2), checks=False)
         again = _flat(hierarchy.linkage(distance, "average"), threshold, clusters)
         found.append(adjusted_rand_score(np.asarray(label)[there], again))

@@ -61,7 +61,8 @@ def test_clusters_by_number_are_tried_on_resampled_texts_under_every_cheap_measu
     label = found["clusters/label"]
     assert len(set(label.tolist())) == 4
     assert label[planted.TWIN] == label[planted.OTHER_TWIN]
-    assert -1 <= found.facts["clusters"]["low"] <= found.facts["clusters"]["mean"] <= 1
+    # Uniform heads have no similarity, in the whole and in every resample alike.
+    assert 0.3 < found.facts["clusters"]["mean"] < 1 + 1e-9
     assert found.facts["clusters"]["blocks"] > 10
 
 
