@@ -75,9 +75,10 @@ def apply_plan(
         fitted = task.fit(dense, opened.tokenizer, texts, seed=recipe.seed, **how)
         found = batches(texts, opened.tokenizer, model=dense, **how)
         repair = recipe.compensate.repair(Calibration(dense, sites, found, task=fitted, seed=recipe.seed), plan.remove)
-    smaller = cut(copy.deepcopy(dense), plan)
     some = batches(texts.sample(_PROOF_TEXTS, 0), opened.tokenizer, model=dense, batch_size=8, max_length=128)
-    proof = prove(dense, smaller, plan.remove, [batch.inputs for batch in islice(some, _PROOF_BATCHES)])
+    inputs = [batch.inputs for batch in islice(some, _PROOF_BATCHES)]
+    smaller = cut(copy.deepcopy(dense), plan, inputs=inputs[0])
+    proof = prove(dense, smaller, plan.remove, inputs)
     require(proof)
     facts = {"plan": plan.model_dump(mode="json", by_alias=True), "base": opened.name, "compensation": repair}
     save(smaller, target, processor=opened.tokenizer, facts=facts, overwrite=overwrite)

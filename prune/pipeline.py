@@ -132,7 +132,7 @@ def _carry_out(
     with given_back(dense, sites):
         # Repair changes what is left before the cut, so that gate and cut stay comparable.
         repair = recipe.compensate.repair(calibration, plan.remove)
-        smaller = cut(copy.deepcopy(dense), plan).eval()
+        smaller = cut(copy.deepcopy(dense), plan, inputs=next(iter(texts)).inputs).eval()
         proof = stages.json("proof.json", lambda: _proof(dense, smaller, plan, material, tokenizer, how))
     require(proof)
     stages.json("compensation.json", lambda: {"schema": 1, **repair})

@@ -60,7 +60,7 @@ def rehearse(
         sites: its sites.
         remove: site name to the heads that go.
         edits_of: the edits that cut one site alone.
-        inputs: real inputs to try it with, instead of synthetic ones.
+        inputs: real inputs to try it with, before synthetic ones.
 
     Raises:
         CannotCut: if the cut copy stops with an error or gives other numbers, or nothing comes by the site.
@@ -97,7 +97,6 @@ class _Scenes:
         """Paths of modules with inputs that they run with, from the whole model down to the block alone."""
         if self.inputs is not None:
             yield "", dict(self.inputs)
-            return
         site = self.sites[name]
         steps = site.module.split(".")
         for path in (".".join(steps[:depth]) for depth in range(len(steps))):

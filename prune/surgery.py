@@ -44,7 +44,7 @@ def cut(model: nn.Module, plan: Plan | Heads, *, inputs: Mapping[str, Any] | Non
         model: a model that `find_sites` understands; changed in place.
         plan: a `Plan`, or site name to ORIGINAL head indices.
         inputs: keyword arguments for one forward pass. Attention of a class that headwise does not know is first
-            cut on a copy; by default that copy is run with inputs made up for it.
+            cut on a copy, which is run with these, or else with inputs made up for it.
 
     Returns:
         `model`, for chaining. Its configuration now carries the record that `save` and `load` need.
