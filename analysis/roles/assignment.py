@@ -75,9 +75,14 @@ def inferred(sums: Measured, *, seed: int = 0) -> dict[str, np.ndarray]:
 def _filled(sums: Measured) -> Measured:
     """The cells that some text fell into: resampling must not draw from the others."""
     filled = sums.rows.any(1)
-    null = None if sums.null is None else sums.null[filled]
-    parts = (part[filled] for part in (sums.score, sums.chance, sums.excess, sums.rows))
-    return Measured(*parts, sums.eligible, null)
+    return Measured(
+        sums.score[filled],
+        sums.chance[filled],
+        sums.excess[filled],
+        sums.rows[filled],
+        sums.eligible,
+        None if sums.null is None else sums.null[filled],
+    )
 
 
 def _beyond_both(totals: np.ndarray) -> np.ndarray:

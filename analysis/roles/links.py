@@ -181,7 +181,7 @@ class Links(Reducer):
     def _test(self, kind: str, null: Links | None) -> dict[str, np.ndarray]:
         right, cases, rules = self.right[kind], self.cases[kind], self.rule_right[kind]
         names = [*RULES, "best_offset"]
-        filled = cases.any(1)
+        filled = np.flatnonzero(cases.any(1))
         right, cases, rules = right[filled], cases[filled], rules[filled]
         total = cases.sum(0)
         counted = np.where(total > 0, total, np.nan)

@@ -224,8 +224,8 @@ class Search:
         self._pass(name, Portions(data, len(heads_of(self.sites)), self.memory), reducer)
 
     def _pass(self, name: str, data: Iterable[Batch], *reducers: Reducer, **how: Any) -> None:
-        kept = {"name": self.of + name, "keeping": self.keeping}
-        shared_capture(self.model, data, reducers, sites=self.sites, **kept, **how)
+        name = self.of + name
+        shared_capture(self.model, data, reducers, name=name, keeping=self.keeping, sites=self.sites, **how)
 
 
 def inapplicable(heads: int) -> dict[str, np.ndarray]:
