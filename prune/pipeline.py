@@ -15,6 +15,7 @@ from headwise.analysis.analyze import analyze
 from headwise.analysis.batching import batches
 from headwise.analysis.errors import BadInput
 from headwise.analysis.evidence import Evidence
+from headwise.analysis.identity import weights_hash
 from headwise.analysis.sites import Site, find_sites
 from headwise.prune.chance import by_chance
 from headwise.prune.checkpoint import load, save
@@ -29,7 +30,7 @@ from headwise.prune.latency import Latency
 from headwise.prune.latency_use import TABLE, beside_forecast, latency_of, with_table
 from headwise.prune.material import Material, gather
 from headwise.prune.native import native_reason
-from headwise.prune.opening import Opened, open_checkpoint, weights_hash
+from headwise.prune.opening import Opened, open_checkpoint
 from headwise.prune.plan import Plan
 from headwise.prune.proof import prove, require
 from headwise.prune.recipe import Recipe, check_against
