@@ -145,12 +145,17 @@ class _Ends(_Part):
     floor_kernels: list[Words] | Words | None = None
 
 
+class _Narrow(_Part):
+    worst: Amount | None = None
+    limit: Amount | None = None
+
+
 class _Proof(_Part):
     passed: Yes | None = None
     worst: Amount | None = None
     limit: Amount | None = None
     sites: dict[str, Amount | None] = {}
-    bfloat16: Any = None
+    bfloat16: _Narrow | None = None
     end_to_end: _Ends | None = None
 
 

@@ -77,7 +77,7 @@ def per_class(accuracy: Mapping[str, Any]) -> dict[str, Any]:
     columns = list(dict.fromkeys(key for _, values in items for key, v in values.items() if _plain(v)))
     return {
         "columns": columns,
-        "rows": [(label, [values.get(c) for c in columns]) for label, values in items],
+        "rows": [(label, [v if _plain(v := values.get(c)) else None for c in columns]) for label, values in items],
     }
 
 
