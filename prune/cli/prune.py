@@ -27,6 +27,15 @@ ModelOrRecipes = Annotated[
     str | None, typer.Argument(metavar="MODEL", help="Hub id or folder; the recipe's model.id if left out.")
 ]
 RecipeOption = Annotated[str, typer.Option("--recipe", "-r", help="A shipped recipe's name, or a file.")]
+Source = Annotated[
+    str | None, typer.Option(metavar="SOURCE", help="What decides: texts, images or clips; a file, folder or data set.")
+]
+Judging = Annotated[
+    str | None, typer.Option(metavar="SOURCE", help="What judges; the recipe's, or half of what decides, if left out.")
+]
+TextColumn = Annotated[str | None, typer.Option(help="The column of the text, by name or number, in both.")]
+LabelColumn = Annotated[str | None, typer.Option(help="The column of the label.")]
+PairColumn = Annotated[str | None, typer.Option(help="The column of the second text.")]
 Settings = Annotated[
     list[str] | None,
     typer.Option("--set", metavar="KEY=VALUE", help="Change the recipe: remove.fraction=0.5."),
@@ -38,8 +47,13 @@ DryRun = Annotated[
 
 
 def prune(
-    recipe: RecipeOption,
     model: ModelOrRecipes = None,
+    recipe: RecipeOption = "reconstruction",
+    calibration: Source = None,
+    evaluation: Judging = None,
+    text_column: TextColumn = None,
+    label_column: LabelColumn = None,
+    pair_column: PairColumn = None,
     settings: Settings = None,
     dry_run: DryRun = False,
     revision: Revision = None,
@@ -60,10 +74,9 @@ def prune(
         "model.dtype": dtype and dtype.value,
         "seed": seed,
     }
-    # The command line's own options come last: they say more than the file and its changes.
-    # JSON is YAML in one line, also for a name with quotes or colons in it.
-    said = [f"{key}={json.dumps(value, ensure_ascii=False)}" for key, value in chosen.items() if value is not None]
-    changes = [*(settings or []), *said]
+    columns = {"text": text_column, "label": label_column, "pair": pair_column}
+    # Sources come first, so that --set can say more of them; the other options last: they say more than the file.
+    changes = [*_said(_data_of(calibration, evaluation, columns)), *(settings or []), *_said(chosen)]
     if resume and output_dir is None:
         raise typer.BadParameter("--resume needs the --output-dir of the interrupted run")
     if dry_run:
@@ -80,6 +93,29 @@ def prune(
         as_json=as_json,
         quiet=quiet,
     )
+
+
+def _data_of(calibration: str | None, evaluation: str | None, columns: Mapping[str, str | None]) -> dict[str, Any]:
+    """What decides and judges as changes of a recipe: a new source brings columns of its own."""
+    named = {key: _column(value) for key, value in columns.items() if value is not None}
+    found: dict[str, Any] = {}
+    if calibration is not None:
+        # A split or columns of the recipe's own source are not those of another.
+        found["data.calibration"] = {"source": calibration, **named}
+    elif named:
+        raise typer.BadParameter("columns go with --calibration; in a recipe they stand beside the source")
+    if evaluation is not None:
+        found["data.evaluation"] = {"source": evaluation, **named}
+    return found
+
+
+def _said(options: Mapping[str, Any]) -> list[str]:
+    """Options as changes of a recipe; JSON is YAML in one line, also for a name with quotes or colons in it."""
+    return [f"{key}={json.dumps(value, ensure_ascii=False)}" for key, value in options.items() if value is not None]
+
+
+def _column(value: str) -> str | int:
+    return int(value) if value.lstrip("-").isdigit() else value
 
 
 def run_recipe(

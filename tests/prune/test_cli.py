@@ -139,7 +139,7 @@ def test_version_and_bare_call(capsys):
         ["heads", "x", "--nonsense"],
         ["heads", "x", "--batch-size", "0", "--max-length", "8"],
         ["heads", "x", "--batch-size", "many"],
-        ["prune", "x"],
+        ["prune", "x", "--label-column", "y"],
         ["analyze", "x", "--dtype", "float8"],
         ["analyze", "x", "--texts", "a", "--dataset", "b"],
         ["analyze", "x", "--split", "train"],

@@ -265,15 +265,14 @@ def test_texts_that_do_not_fit_are_refused(place, kind):
 )
 def test_what_sees_or_hears_is_pruned_and_judged_again(place, kind, tmp_path, capsys):
     what = "images" if kind.startswith("image") else "clips"
-    data = {
-        part: {"source": str(place[0] / f"{what}{end}"), **COLUMNS[kind]}
-        for part, end in (("calibration", ""), ("evaluation", "-dev"))
-    }
-    changes = {"data": data, "score": {"kind": "magnitude"}, "remove": {"heads": 2}, "compensate": {"kind": "bias"},
+    changes = {"score": {"kind": "magnitude"}, "remove": {"heads": 2}, "compensate": {"kind": "bias"},
                "speed": {"batches": [1], "lengths": [8], "rounds": 3, "seconds": 1}}  # fmt: skip
     recipe = tmp_path / "recipe.yaml"
     recipe.write_text(json.dumps({"schema": 1, **changes}))
-    code = main(["prune", str(place[0] / kind), "--recipe", str(recipe), "--output-dir", str(tmp_path / "run"), "-q"])
+    given = ["--calibration", place[0] / what, "--evaluation", place[0] / f"{what}-dev"]
+    given += [word for name, column in COLUMNS[kind].items() for word in (f"--{name}-column", column)]
+    words = ["prune", place[0] / kind, "--recipe", recipe, *given, "--output-dir", tmp_path / "run", "-q"]
+    code = main([str(word) for word in words])
     assert code == 0, capsys.readouterr().err
     accuracy = json.loads((tmp_path / "run" / "accuracy.json").read_text())
     assert (accuracy["kind"], accuracy["n"], accuracy["rows"]) == (kind, 8, 8)
