@@ -222,7 +222,8 @@ def _towers(parts: list[Any]) -> dict[str, Any]:
 def _alone(model: Any) -> dict[str, Any]:
     """A verdict from the blocks of a model, called one by one; nothing where one of them cannot be called."""
     found = alone.blocks(model)
-    worst, refused = 0.0, ""
+    measured: list[float] = []
+    refused = ""
     for site, anatomy in found.values():
         if site.refusal:
             refused = site.refusal
@@ -237,11 +238,12 @@ def _alone(model: Any) -> dict[str, Any]:
             continue
         except Exception as error:  # the row says so
             return {"verdict": "FAILED", "why": f"a block alone: {_short(error)}", "alone": True}
-        worst = max(worst, _apart(want, gate), _apart(want, got))
+        measured.append(max(_apart(want, gate), _apart(want, got)))
+    worst = max(measured, default=0.0)
     if worst > LIMIT:
         return {"verdict": "WRONG", "why": f"a block alone differs from the oracle by {worst:.1e}", "alone": True}
     told = {"kinds": sorted(found), "class": type(model).__name__, "alone": True, "difference": worst}
-    if refused and all(site.refusal for site, _ in found.values()):
+    if refused and not measured:
         return told | {"verdict": "refused", "why": refused}
     return told | {"verdict": "exact", "why": "", **({"partly": refused} if refused else {})} if found else {}
 
