@@ -42,8 +42,10 @@ class Row:
 
     def without_first(self) -> Row:
         """The row without its first token."""
-        columns = (self.ids, self.types, self.special, self.words, self.offsets, self.second)
-        return Row(*(column[1:] for column in columns), self.truncated)
+        return Row(
+            self.ids[1:], self.types[1:], self.special[1:], self.words[1:], self.offsets[1:], self.second[1:],
+            self.truncated,
+        )  # fmt: skip
 
     def shifted(self, start: int) -> Row:
         """The row as a decoder reads it when it should say this text: `start` first, the last token gone.

@@ -90,10 +90,13 @@ def evaluate(pair: Pair, *, device: str | None = None, trust_remote_code: bool =
     task = pair.recipe.task or choose_task(first.model, first.tokenizer, material.calibration)
     fitted = task.fit(first.model, first.tokenizer, material.calibration, seed=pair.recipe.seed, **how)
     outcomes = [fitted.judge(one.model, material.evaluation) for one in opened]
-    found = {**compare(outcomes[0], outcomes[-1], seed=pair.recipe.seed), "rows": outcomes[0].drawn_from(material.evaluation)}
+    found = {
+        **compare(outcomes[0], outcomes[-1], seed=pair.recipe.seed),
+        "rows": outcomes[0].drawn_from(material.evaluation),
+    }
     if pair.against is None:
-        kept = ("schema", "kind", "metric", "higher_is_better", "n", "rows", "skipped", "dense")
-        found = {name: found[name] for name in kept}
+        kept = ("schema", "kind", "metric", "higher_is_better", "n", "rows", "skipped", "dense", "beside")
+        found = {name: found[name] for name in kept if name in found}
     sizes = {"dense": size_in_bytes(first.model), "cut": size_in_bytes(last.model)}
     limits, broken, speed = pair.recipe.limits, [], {}
     if pair.against is not None:

@@ -97,13 +97,16 @@ def _lines(found: dict[str, Any]) -> list[tuple[str, str]]:
     lines += [("note", note) for note in texts["notes"]]
     lines += [("skipped", f"{count}: {why}") for why, count in accuracy["skipped"].items()]
     metric = accuracy["metric"]
+    beside = {name: sides for name, sides in accuracy.get("beside", {}).items() if name != metric}
     if "cut" not in accuracy:
-        return [*lines, (metric, interval(accuracy["dense"]))]
+        alone = [(name, _number(sides["dense"])) for name, sides in beside.items()]
+        return [*lines, (metric, interval(accuracy["dense"])), *alone]
     low, high = accuracy["interval"]
     return [
         *lines,
         (f"{metric}, compared with", interval(accuracy["dense"])),
         (f"{metric}, judged", interval(accuracy["cut"])),
+        *((name, f"{_number(sides['dense'])}, then {_number(sides['cut'])}") for name, sides in beside.items()),
         ("drop", f"{_number(accuracy['drop'])} ({_number(low)} to {_number(high)})"),
         ("cannot be excluded", f"a drop of {_number(accuracy['upper'])}"),
         ("p", f"{_number(accuracy['p'])} ({accuracy['test']})"),
