@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import warnings
 from collections.abc import Collection, Iterator
 from typing import Any
 
@@ -57,7 +58,10 @@ def low_rank(model: nn.Module, rank: int, still: Collection[str] = ()) -> Iterat
         r=rank, lora_alpha=2 * rank, lora_dropout=0.0, target_modules=targets, exclude_modules=list(still) or None,
         fan_in_fan_out=columns_first,
     )  # fmt: skip
-    adapted = peft.get_peft_model(model, config)
+    with warnings.catch_warnings():
+        # It still asks by a name that the library of models will drop.
+        warnings.simplefilter("ignore", FutureWarning)
+        adapted = peft.get_peft_model(model, config)
     try:
         yield
     finally:

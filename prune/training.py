@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import math
 import tempfile
 from collections.abc import Callable, Iterable, Iterator
@@ -21,6 +22,8 @@ from headwise.analysis.still import still
 from headwise.prune.adapters import low_rank
 from headwise.prune.divergence import divergence
 from headwise.prune.held_out import parted
+
+log = logging.getLogger("headwise")
 
 Loss = Callable[[nn.Module, Batch], Tensor]
 
@@ -112,6 +115,12 @@ def train(
             _run(loss, model, used, keeper, seed, epochs, rate)
             keeper.put_back()
     model.eval()
+    if keeper.best >= before:
+        log.warning(
+            "recover: no epoch lowered the loss on the %d texts held out, so the weights stay as they were; more texts, "
+            "another rate or more patience may help",
+            sum(len(batch.texts) for batch in held),
+        )
     told = {"epochs": keeper.epochs, "loss": {"before": before, "after": keeper.best}, "path": keeper.path}
     counts = {"texts": sum(len(batch.texts) for batch in used), "held_out": sum(len(batch.texts) for batch in held)}
     return {**told, **counts, **({} if lora is None else {"lora": lora})}

@@ -92,7 +92,7 @@ def test_the_same_seed_trains_the_same():
     assert all(torch.equal(first[name], second[name]) for name in first)
 
 
-def test_what_does_not_help_is_undone_and_ends_early():
+def test_what_does_not_help_is_undone_and_ends_early(caplog):
     dense = classifier()
     smaller = cut(copy.deepcopy(dense), REMOVE)
     before = state(smaller)
@@ -107,6 +107,7 @@ def test_what_does_not_help_is_undone_and_ends_early():
     report = FineTune(epochs=9, rate=1e-3, patience=2).train(dense, smaller, Sums(), batched(), seed=0)
     assert report["epochs"] == 2
     assert report["loss"] == {"before": 0.0, "after": 0.0}
+    assert "no epoch lowered the loss" in caplog.text
     assert all(torch.equal(value, before[name]) for name, value in state(smaller).items())
 
 
