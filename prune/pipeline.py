@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -98,7 +99,7 @@ def run(
         sites = find_sites(opened.model)
         check_against(recipe, sites, opened.model)
         taken = latency_of(recipe, opened, sites, stages.work / TABLE)
-        latency = None if taken is None else stages.saved(TABLE, lambda table=taken: table, Latency)
+        latency = None if taken is None else stages.saved(TABLE, partial(copy.copy, taken), Latency)
         material = gather(recipe.data, recipe.seed)
         stages.text("recipe.yaml", with_table(recipe).resolved_yaml)
         made = stages.json("environment.json", lambda: _environment(recipe, opened, material))

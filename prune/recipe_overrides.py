@@ -65,8 +65,10 @@ def _put(source: Source, path: tuple[str, ...], value: Any, place: str) -> None:
 
 
 def _make_room(block: dict[str, Any], path: tuple[str, ...], value: Any) -> None:
-    """Another kind, or another budget, replaces what the recipe said: its settings mean nothing any more."""
+    """Another kind, budget or result to reach replaces what the recipe said: its settings mean nothing any more."""
     another_kind = path[-1] == "kind" and block.get("kind") != value
     another_budget = path[:-1] == ("remove",) and path[-1] not in {*block, "length"}
-    if another_kind or another_budget:
+    results = {"drop", "milliseconds"}
+    another_result = path[:-1] == ("reach",) and path[-1] in results and bool(results & {*block} - {path[-1]})
+    if another_kind or another_budget or another_result:
         block.clear()

@@ -114,7 +114,7 @@ def _climbed(
     """Seeded local search: the first better neighbour is where it goes on."""
     rng, began, limit = np.random.default_rng(recipe.seed), clock(), recipe.search.seconds
     best, least = start, loss(start)
-    facts = {"kind": "counts", "judged": 1, "start": least, "found": least, "moves": 0}
+    facts: dict[str, Any] = {"kind": "counts", "judged": 1, "start": least, "found": least, "moves": 0}
     seen = {tuple(start.values())}
     stopped = "evaluations"
     for _ in track(range(recipe.search.evaluations - 1), label="Trying other numbers of heads"):

@@ -272,6 +272,19 @@ def test_mistakes_are_told_with_their_line(text, said):
         Recipe.from_text(f"schema: 1\nscore: {{kind: random}}\n{text}", "my.yaml")
 
 
+def test_another_result_takes_the_place_of_the_recipes():
+    text = "schema: 1\nscore: {kind: random}\nreach: {milliseconds: 3, batch: 2}"
+    assert Recipe.from_text(text, overrides=["reach.milliseconds=5"]).time.batch == 2
+    bare = "schema: 1\nscore: {kind: random}"
+    assert Recipe.from_text(bare, overrides=["reach.batch=2", "reach.milliseconds=5"]).time.batch == 2
+    changed = Recipe.from_text(text, overrides=["reach.drop=0.1"])
+    assert (changed.reach.drop, changed.time) == (0.1, None)
+    assert (
+        Recipe.from_text(text, overrides=["reach.drop=0.1", "reach.milliseconds=4"]).time.where
+        == "batch 8 x 128 tokens"
+    )
+
+
 def test_unequal_groups_have_no_table():
     from headwise.prune.recipe import check_against
 
