@@ -21,7 +21,10 @@ RecipeOption = Annotated[
 Settings = Annotated[
     list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Change the recipe: limits.drop=0.01.")
 ]
-TextsFile = Annotated[Path | None, typer.Option("--texts", help="Texts to judge on: a file; half of it tunes a probe.")]
+TextsFile = Annotated[
+    Path | None,
+    typer.Option("--texts", help="What to judge on: a file, or a folder of images or clips; half of it tunes a probe."),
+]
 LabelColumn = Annotated[str | None, typer.Option(help="The column of the label.")]
 TextColumn = Annotated[str | None, typer.Option(help="The column of the text.")]
 PairColumn = Annotated[str | None, typer.Option(help="The column of the second text.")]

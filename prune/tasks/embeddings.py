@@ -148,10 +148,25 @@ def embed(model: nn.Module, batch: Batch, pooling: Pooling) -> Float[Tensor, "ba
         inputs = {name: value for name, value in batch.inputs.items() if not name.startswith("decoder_")}
     else:
         encoder, inputs = getattr(model, "base_model", model), batch.inputs
-    hidden = encoder(**inputs).last_hidden_state
+    found = encoder(**inputs)
+    hidden = getattr(found, "last_hidden_state", None)
+    if hidden is None:
+        return _of_towers(found, type(model).__name__)
     # Patches and frames are all there: images and clips are not padded.
     valid = batch.tokens[""].valid if "" in batch.tokens else hidden.new_ones(hidden.shape[:2], dtype=torch.bool)
     return pooling(hidden, valid)
+
+
+def _of_towers(found: Any, name: str) -> Float[Tensor, "batch joined"]:
+    """What a pair of towers says of image and text, side by side.
+
+    Raises:
+        BadInput: the model gives no embeddings at all.
+    """
+    sides = [getattr(found, side, None) for side in ("image_embeds", "text_embeds")]
+    if any(side is None for side in sides):
+        raise BadInput(f"{name} gives neither hidden states nor embeddings, so it cannot be judged by them")
+    return torch.cat([nn.functional.normalize(side.float(), dim=-1) for side in sides if side is not None], dim=-1)
 
 
 def embed_all(model: nn.Module, batches: Batches, pooling: Pooling) -> np.ndarray:

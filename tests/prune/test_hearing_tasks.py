@@ -1,6 +1,7 @@
 """Tasks on images and clips: end to end from files, values equal to the library's."""
 
 import json
+from dataclasses import replace
 
 import jiwer
 import numpy as np
@@ -10,6 +11,8 @@ import torch
 from PIL import Image
 from sklearn import metrics as sk
 from transformers import (
+    CLIPConfig,
+    CLIPModel,
     ViTConfig,
     ViTForImageClassification,
     ViTImageProcessor,
@@ -30,6 +33,7 @@ from headwise.analysis.errors import BadInput
 from headwise.prune.cli import main
 from headwise.prune.tasks import TASKS, choose_task, compare
 from headwise.prune.tasks.transcription import FittedTranscription, Transcription, errors_of
+from tests.prune.tiny_run import tokenizer as words
 
 VIT = {
     "hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 16, "image_size": 16,
@@ -279,3 +283,29 @@ def test_what_sees_or_hears_is_pruned_and_judged_again(place, kind, tmp_path, ca
     assert json.loads((tmp_path / "run" / "proof.json").read_text())["passed"]
     assert main(["evaluate", str(tmp_path / "run"), "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["accuracy"]["cut"] == accuracy["cut"]
+
+
+def test_a_pair_of_towers_is_judged_by_both_its_embeddings(place):
+    part = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 16}
+    config = CLIPConfig(
+        text_config={**part, "vocab_size": 44, "max_position_embeddings": 24, "eos_token_id": 3},
+        vision_config={**part, "image_size": 16, "patch_size": 8}, projection_dim=8,
+    )  # fmt: skip
+    model = make(CLIPModel, config)
+
+    class Both:
+        image_processor, tokenizer = place[1]["image-classification"][1], words()
+
+    texts = corpus(place[0], "image-classification")
+    said = Corpus([replace(t, pair=f"w{i} w1", label=None) for i, t in enumerate(texts.texts)], "said")
+    task = choose_task(model, Both(), said)
+    fitted = task.fit(model, Both(), said, batch_size=5)
+    outcome = fitted.judge(model, said)
+    assert (task.kind, outcome.metric, len(outcome.texts)) == ("agreement", "cosine", 12)
+    batch = next(iter(batches(said, Both(), model=model)))
+    assert set(batch.inputs) == {"pixel_values", "input_ids", "attention_mask"}
+    fitted.losses(model, batch).sum().backward()
+    for tower in (model.text_model, model.vision_model):
+        assert any(p.grad is not None and p.grad.abs().max() > 0 for p in tower.parameters())
+    with pytest.raises(BadInput, match="wants a text for each image"):
+        list(batches(texts, Both(), model=model))
