@@ -113,6 +113,7 @@ def _walk(rooms: Mapping[str, Room], budget: int, scope: Scope) -> dict[str, int
 def walked(room: Room) -> list[tuple[int, ...]]:
     """What is left of a block, step by step, when all goes that may, whatever it costs.
 
+    >>> from headwise.prune.selection.blocks import Block
     >>> walked(Room(Block((Site("0", "attn", "attn.o", 4, 2, 8, kept=(0, 1, 2, 3)),)), (), 1, "group"))
     [(0, 1, 2, 3), (2, 3)]
     """
