@@ -24,8 +24,9 @@ LENGTH = 64
 BATCH = 32
 #: Targets: time over an eager forward pass, megabytes over the model alone.
 MOST_TIME, MOST_MEMORY = 1.3, 250.0
-#: With statistics and roles; and of ten times the texts, time over that of the texts, megabytes more.
-MOST_WITH_ROLES, MOST_GROWTH, MOST_LARGER = 1.25, 11.0, 20.0
+#: With statistics and roles; and of ten times the texts, time over that of the texts, megabytes more: the tokens of
+#: the texts themselves and what the allocator does not give back, where all maps of them would be gigabytes.
+MOST_WITH_ROLES, MOST_GROWTH, MOST_LARGER = 1.25, 11.0, 50.0
 
 
 def load():
