@@ -174,7 +174,7 @@ def test_several_processes_give_the_numbers_of_one(place, done, tmp_path):
     for share in SHARES:
         for name in ("plan", "accuracy", "compensation"):
             assert told(tmp_path / "many", share, name) == told(place / "done", share, name)
-    with pytest.raises(BadInput, match="no such text"):
+    with pytest.raises(BadInput, match="no model"):
         list(
             judging.side_by_side(
                 judging.Errand("schema: 1\nscore: {kind: random}", tmp_path, None, False, 1), {"a": {}, "b": {}}, 2
