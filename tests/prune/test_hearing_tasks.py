@@ -265,7 +265,7 @@ def test_texts_that_do_not_fit_are_refused(place, kind):
 
 
 @pytest.mark.parametrize(
-    "kind", [pytest.param(kind, marks=pytest.mark.slow) if kind.startswith("audio") else kind for kind in COLUMNS]
+    "kind", [pytest.param(kind, marks=pytest.mark.slow) if kind != "image-classification" else kind for kind in COLUMNS]
 )
 def test_what_sees_or_hears_is_pruned_and_judged_again(place, kind, tmp_path, capsys):
     what = "images" if kind.startswith("image") else "clips"

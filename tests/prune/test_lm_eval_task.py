@@ -63,6 +63,7 @@ def mine(tmp_path_factory):
     return folder, texts
 
 
+@pytest.mark.slow
 def test_benchmarks_judge_the_model_in_memory_as_choices_do(mine):
     """The harness's two accuracies are those of the task of choices, with and without regard to length."""
     folder, texts = mine
