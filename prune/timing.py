@@ -93,9 +93,7 @@ def interleaved(
     # Warming up takes a fifth of the time at most, whatever there is to warm up.
     share = None if seconds is None else 2 * seconds / len(different)
     warm = {key: _warm_up(call, sync, clock, share) for key, call in different.items()}
-    calls = {
-        name: max(1, int(np.ceil(_BLOCK_SECONDS / max(warm[id(call)][0], 1e-9)))) for name, call in work.items()
-    }
+    calls = {name: max(1, int(np.ceil(_BLOCK_SECONDS / max(warm[id(call)][0], 1e-9)))) for name, call in work.items()}
     times: dict[str, list[float]] = {name: [] for name in work}
     collecting = gc.isenabled()
     gc.disable()

@@ -21,7 +21,9 @@ class Dtype(StrEnum):
 Model = Annotated[str, typer.Argument(metavar="MODEL", help="Hub id or folder; `embedded` is the demo's model.")]
 Revision = Annotated[str | None, typer.Option(help="Branch, tag or commit of a hub checkpoint.")]
 DtypeOption = Annotated[Dtype | None, typer.Option("--dtype", help="What weights load as.")]
-Device = Annotated[str | None, typer.Option(help="cpu, cuda, cuda:1, mps, or auto: spread over all there are; the best if left out.")]
+Device = Annotated[
+    str | None, typer.Option(help="cpu, cuda, cuda:1, mps, or auto: spread over all there are; the best if left out.")
+]
 Trust = Annotated[bool, typer.Option("--trust-remote-code", help="Run Python code that the checkpoint brings.")]
 OutputDir = Annotated[
     Path | None,

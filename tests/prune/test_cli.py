@@ -22,11 +22,11 @@ from headwise.prune.cli import heads as heads_verb
 from headwise.prune.cli import main
 from headwise.prune.cli.faults import explain
 from headwise.prune.cli.heads import map_bytes
+from headwise.prune.configuration import where_is
 from headwise.prune.inspection import run_folder
 from headwise.prune.recipe import Recipe
 from headwise.prune.recipe_errors import printable
 from headwise.prune.shipped import shipped
-from headwise.prune.configuration import where_is
 
 PROGRAM = [sys.executable, "-c", "import sys; from headwise.prune.cli import main; sys.exit(main())"]
 EVIL = "\x1b[31mred[bold]\x07\u202e"
