@@ -72,7 +72,7 @@ class Exported:
         parts = self.facts.get("operations")
         if not parts:
             return None
-        return round(batch * sum(float(part) * length**power for power, part in enumerate(parts)))
+        return round(batch * sum(float(part) * float(length) ** power for power, part in enumerate(parts)))
 
 
 def opened(file: str, threads: int | None = None) -> Exported:
