@@ -97,13 +97,18 @@ def pad_known(model: nn.Module, pad_id: int | None) -> Iterator[None]:
     config: Any = model.config
     parts = {id(part): part for part in (config, config.get_text_config())}.values()
     missing = [part for part in parts if getattr(part, "pad_token_id", None) is None]
+    # Configurations of models that read no tokens have no such field at all, and shall have none afterwards.
+    bare = {id(part) for part in missing if not hasattr(part, "pad_token_id")}
     for part in missing:
         part.pad_token_id = pad_id
     try:
         yield
     finally:
         for part in missing:
-            part.pad_token_id = None
+            if id(part) in bare:
+                del part.pad_token_id
+            else:
+                part.pad_token_id = None
 
 
 @dataclass(frozen=True, eq=False)
