@@ -121,7 +121,7 @@ class _Example(_Part):
 
 
 class _Accuracy(_Part):
-    metric: Words = ""
+    metric: Words
     kind: Words | None = None
     higher_is_better: Yes | None = None
     dense: _Value = _Value()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -32,6 +31,7 @@ def write(run_folder: str | Path) -> dict[str, Path]:
 def write_all(folder: Path, texts: Mapping[str, str]) -> dict[str, Path]:
     """Write several files; none is replaced before all are on the disk. Returns paths by file ending.
 
+    >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     write_all(Path(folder), {"a.txt": "text"})["txt"].read_text()
     'text'
@@ -40,14 +40,12 @@ def write_all(folder: Path, texts: Mapping[str, str]) -> dict[str, Path]:
     try:
         folder.mkdir(parents=True, exist_ok=True)
         for name, text in texts.items():
-            handle, temporary = tempfile.mkstemp(prefix=f".{name}.", dir=folder)
-            waiting.append((Path(temporary), folder / name))
-            with os.fdopen(handle, "w", encoding="utf-8", newline="\n") as file:
+            # Always the same name, so that what a killed process left is written over and moves to its place.
+            waiting.append((folder / f".{name}.new", folder / name))
+            with waiting[-1][0].open("w", encoding="utf-8", newline="\n") as file:
                 file.write(text)
                 file.flush()
                 os.fsync(file.fileno())
-            # mkstemp makes private files; a report is as readable as its neighbours.
-            Path(temporary).chmod(0o666 & ~_umask())
         for temporary_path, path in waiting:
             temporary_path.replace(path)
     except OSError as problem:
@@ -57,10 +55,3 @@ def write_all(folder: Path, texts: Mapping[str, str]) -> dict[str, Path]:
             f"{folder}: the report cannot be written ({problem}); free space or choose another folder"
         ) from problem
     return {path.suffix.lstrip("."): path for _, path in waiting}
-
-
-def _umask() -> int:
-    """The process's umask, which can only be read by setting it."""
-    mask = os.umask(0o022)
-    os.umask(mask)
-    return mask

@@ -44,7 +44,7 @@ KINDS = {
     "exchange": ("reconstruction", ("search={kind: exchange}",)),
     "counts": ("reconstruction", ("search={kind: counts, evaluations: 4}",)),
     "gates": ("gradient", ("score={kind: gates}",)),
-    "no repair": ("gradient", ("compensate={kind: none}", "remove={operations: 0.1}")),
+    "no repair": ("gradient", ("compensate={kind: none}", "remove={operations: 0.1, length: 8}")),
 }
 
 
