@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass, field
+from operator import index
 from pathlib import Path
 from typing import Any
 
@@ -114,7 +115,8 @@ class Evidence:
             got = document.get("schema") if isinstance(document, dict) else type(document).__name__
             raise BadInput(f"{source / _FACTS}: schema {got!r}, expected {SCHEMA}; made by another release of headwise")
         try:
-            heads = [(str(site), int(head)) for site, head in document["heads"]]
+            # index() takes whole numbers alone: 7.5 and infinity are no heads.
+            heads = [(str(site), index(head)) for site, head in document["heads"]]
         except (KeyError, TypeError, ValueError) as error:
             raise BadInput(f"{source / _FACTS}: broken ({error!r}); restore the file or run again") from None
         wrong = [name for name, array in arrays.items() if _per_head(name) and array.shape[:1] != (len(heads),)]

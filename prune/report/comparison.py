@@ -131,7 +131,7 @@ def _run(number: int, folder: Folder, metric: str, setting: tuple[int, int] | No
     return Run(
         number=number,
         name=folder.name,
-        model=str(folder.environment.get("model", {}).get("id") or folder.plan.get("model") or ""),
+        model=str((folder.environment.get("model") or {}).get("id") or folder.plan.get("model") or ""),
         score=scores_of(folder)[1],
         heads=len(folder.heads),
         removed=len(removed_heads(folder.plan)),
