@@ -131,8 +131,14 @@ def _save_own(model: Any, work: Path, facts: Mapping[str, Any]) -> None:
 def _open(cls: Any, name: str, options: Mapping[str, Any], *, config: Any, **more: Any) -> Any:
     if config is not None:
         more["config"] = config
+    from safetensors import SafetensorError
+
     try:
         return cls.from_pretrained(name, **options, **more)
+    except SafetensorError as error:
+        raise BadInput(
+            f"cannot load {name!r}: its weights are damaged ({first_line(error)}); fetch them again"
+        ) from error
     except (OSError, ValueError) as error:
         hint = ""
         if options.get("use_safetensors") and "safetensors" in str(error):

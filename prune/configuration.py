@@ -44,6 +44,7 @@ def configuration(model: str, *, cls: Any = None, **options: Any) -> Any:
     Raises:
         BadInput: no such checkpoint, none with heads to cut, or no usable configuration in it.
     """
+    from huggingface_hub.errors import StrictDataclassError
     from transformers import AutoConfig
 
     place = where_is(model)
@@ -54,6 +55,8 @@ def configuration(model: str, *, cls: Any = None, **options: Any) -> Any:
     known = getattr(cls, "config_class", None) or AutoConfig
     try:
         return known.from_pretrained(place, **passed)
+    except StrictDataclassError as error:
+        raise BadInput(f"cannot open {model!r}: its config.json is wrong: {' '.join(str(error).split())}") from error
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise BadInput(f"cannot open {model!r}: {_reason(error)}") from error
 

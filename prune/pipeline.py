@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -40,6 +41,9 @@ from headwise.prune.stages import Stages
 from headwise.prune.surgery import cut
 from headwise.prune.tasks import Outcome, choose_task, compare
 from headwise.prune.tasks.agreement import FittedAgreement, token_divergence
+from headwise.prune.tasks.text_classification import is_classifier
+
+log = logging.getLogger("headwise")
 
 _PROOF_BATCHES = 2
 
@@ -118,11 +122,17 @@ def _carry_out(
     dense, tokenizer = opened.model, opened.tokenizer
     material, selection = material.parts(recipe.seed) if recipe.searched else (material, None)
     how: dict[str, Any] = {"batch_size": recipe.data.batch_size, "max_length": recipe.data.max_length}
+    # Before the long look: a task that does not fit the model is said at once, and nothing is left to clear away.
+    task = recipe.task or choose_task(dense, tokenizer, material.calibration)
+    if recipe.task is None and task.kind == "agreement" and is_classifier(dense):
+        log.warning(
+            "no column of labels is named, so the cut model is judged by how far it agrees with the dense one; "
+            "--label-column NAME (data.calibration.label) judges it by the labels"
+        )
+    fitted = task.fit(dense, tokenizer, material.calibration, seed=recipe.seed, **how)
     evidence = stages.evidence(
         lambda sums: analyze(dense, tokenizer, material.calibration, seed=recipe.seed, keep=sums, **how), Evidence
     )
-    task = recipe.task or choose_task(dense, tokenizer, material.calibration)
-    fitted = task.fit(dense, tokenizer, material.calibration, seed=recipe.seed, **how)
     texts = batches(material.calibration, tokenizer, model=dense, **how)
     calibration = Calibration(dense, sites, texts, task=fitted, evidence=evidence, seed=recipe.seed)
     tried = None if selection is None else batches(selection, tokenizer, model=dense, **how)

@@ -56,10 +56,10 @@ class MatrixDrawing:
 
 
 def draw_matrix(similarity: Similarity, heads: Sequence[Head]) -> MatrixDrawing | None:
-    """The drawing, or None where the page lists pairs only."""
-    if not similarity.drawn or similarity.matrix is None:
-        return None
+    """The drawing, or None where the page lists pairs only, or no head is left."""
     order = list(similarity.order)
+    if not similarity.drawn or similarity.matrix is None or not order:
+        return None
     ordered = similarity.matrix[np.ix_(order, order)]
     count = len(order)
     labelled = count <= LABELLED
