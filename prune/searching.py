@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import product
 from typing import Any
 
@@ -26,6 +26,7 @@ from headwise.prune.selection.exchange import in_order
 from headwise.prune.selection.meters import Meter, gone
 from headwise.prune.selection.select import told
 from headwise.prune.selection.timed import cap_of, put_back
+from headwise.prune.tasks.agreement import FittedAgreement
 from headwise.prune.tasks.outcome import judging
 from headwise.prune.timing import Clock
 
@@ -91,6 +92,9 @@ def search(
     Raises:
         BadInput: the loss of no candidate is finite.
     """
+    if isinstance(calibration.task, FittedAgreement):
+        # Its losses need the dense model's word on every text, and it was fitted without these.
+        calibration = replace(calibration, task=calibration.task.asked(calibration.model, batches))
     rooms = rooms_of(calibration.sites, recipe.keep, recipe.unit, evidence)
     curves = {name: curve_of(room, scores.costs, meter) for name, room in rooms.items()}
     counts = {name: sum(step.block == name for step in start.steps) for name in rooms}

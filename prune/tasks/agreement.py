@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 import numpy as np
@@ -78,13 +79,25 @@ class FittedAgreement:
     batch_size: int = 32
     max_length: int | None = None
 
+    def asked(self, dense: nn.Module, texts: Iterable[Batch]) -> FittedAgreement:
+        """The same with what the dense model says of more texts; those it tells a text from stay the same."""
+        told: dict[str, Tensor] = {}
+        with judging(dense):
+            for batch in texts:
+                if self.headed:
+                    told.update(_spoken(batch, dense))
+                else:
+                    vectors = embed(dense, batch, self.pooling).float().cpu()
+                    told.update((text.id, vector) for text, vector in zip(batch.texts, vectors, strict=True))
+        return replace(self, told=told | self.told)
+
     def losses(self, model: nn.Module, batch: Batch) -> Float[Tensor, " batch"]:
         """Cross entropy of what the dense model thought most likely; for base models, of finding its embedding.
 
         Not the KL divergence: that is at its minimum on the dense model, so its gradient is 0 there.
 
         Raises:
-            BadInput: a text that was not among the calibration texts.
+            BadInput: a text that was neither among the calibration texts nor asked about since.
         """
         unknown = [text.text[:60] for text in batch.texts if text.id not in self.told]
         if unknown:

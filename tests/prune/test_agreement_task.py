@@ -8,6 +8,7 @@ from transformers import (
     BertConfig,
     BertForMaskedLM,
     BertForSequenceClassification,
+    BertModel,
 )
 
 from headwise.analysis.corpus import Corpus, Text, batches
@@ -56,3 +57,26 @@ def test_losses_need_texts_that_the_dense_model_was_asked_about():
     batch = next(iter(batches(Corpus([Text("w29 w0")]), tokenizer(), model=model)))
     with pytest.raises(BadInput, match="was not asked about"):
         fitted.losses(model, batch)
+
+
+@pytest.mark.parametrize("cls", [BertForSequenceClassification, BertForMaskedLM, BertModel])
+def test_texts_asked_about_later_lose_as_if_asked_at_once(cls):
+    dense = make(cls, BertConfig, **BERT)
+    first, later = corpus(24), corpus(10, seed=1, source="other")
+    found = batches(later, tokenizer(), model=dense, batch_size=4)
+    fitted = Agreement().fit(dense, tokenizer(), first)
+    with pytest.raises(BadInput, match="was not asked about"):
+        fitted.losses(dense, next(iter(found)))
+    more = fitted.asked(dense, found)
+    both = Agreement().fit(dense, tokenizer(), Corpus((*first.texts, *later.texts), "both"))
+    other = changed(dense, scale=1.0)
+    with torch.no_grad():
+        for batch in found:
+            if cls is BertModel:
+                rows = [both.told[text.id] for text in batch.texts]
+                torch.testing.assert_close(torch.stack([more.told[text.id] for text in batch.texts]), torch.stack(rows))
+                assert more.table is fitted.table
+            else:
+                torch.testing.assert_close(more.losses(other, batch), both.losses(other, batch))
+        for batch in batches(first, tokenizer(), model=dense, batch_size=4):
+            torch.testing.assert_close(more.losses(other, batch), fitted.losses(other, batch))

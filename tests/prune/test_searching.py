@@ -161,3 +161,16 @@ def test_a_run_by_counts_is_written_down_and_repeats(tmp_path):
     assert found["reproducible"] is True
     assert plans[0].budget["search"] == {"kind": "counts", "evaluations": 5}
     assert json.loads((tmp_path / "0.json").read_text())["expected"] == plans[1].model_dump()["expected"]
+
+
+@pytest.mark.parametrize("head", [True, False])
+def test_agreement_judges_candidates_by_what_the_dense_model_says_of_their_texts(tmp_path, head):
+    model = tiny_run.checkpoint(tmp_path / "model", head=head)
+    texts = tiny_run.table(tmp_path / "texts.jsonl")
+    words = ["plan", str(model), "-r", "counts", "--output", str(tmp_path / "plan.json"), "--quiet"]
+    for setting in (*tiny_run.settings(None, texts), "search.evaluations=3", "task={kind: agreement}"):
+        words += ["--set", setting]
+    assert main(words) == 0
+    found = Plan.load(tmp_path / "plan.json").expected["search"]
+    assert found["judged"] == 3
+    assert np.isfinite(found["found"])
