@@ -76,6 +76,8 @@ TABLES = ("relative_position_bias_table", "relative_attention_bias")
 NOT_PER_HEAD = ("q_a_proj", "kv_a_proj_with_mqa", "q_a_layernorm", "kv_a_layernorm", "per_dim_scale", "inv_freq",
                 "relative_position_index", "rotary_emb", "rope", "rel_pos_emb", "distance_embedding", "dense_bias",
                 "convolution_projection_query", "convolution_projection_key", "convolution_projection_value",
+                # Rows of these are distances (SAM), never heads, however many there are of both.
+                "rel_pos_h", "rel_pos_w",
                 "indexer")  # fmt: skip
 # Depthwise convolutions over keys or values, told by name where widths are equal; others run over the queries' width.
 KV_CONVOLUTIONS = ("k_", "v_", "key", "value")

@@ -17,6 +17,7 @@ from headwise.analysis.devices import home
 from headwise.analysis.encoding import Row, encode
 from headwise.analysis.errors import BadInput
 from headwise.analysis.media import Media
+from headwise.analysis.still import still
 from headwise.analysis.texts import Corpus, Text
 
 #: Samples of two stretches of silence, which tell whether a processor brings all clips to one length.
@@ -198,13 +199,10 @@ def positions_of(model: nn.Module, inputs: Mapping[str, Any]) -> int:
 
     paths = {site.output.partition(":")[0] for site in find_sites(model).values()}
     hooks = [model.get_submodule(path).register_forward_pre_hook(look) for path in paths]
-    flags = [(module, module.training) for module in model.modules()]
     try:
-        with torch.no_grad():
-            model.eval()(**inputs)
+        with still(model), torch.no_grad():
+            model(**inputs)
     finally:
         for hook in hooks:
             hook.remove()
-        for module, training in flags:
-            module.training = training
     return max(sizes)

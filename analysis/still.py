@@ -10,11 +10,34 @@ from torch import nn
 
 
 @contextlib.contextmanager
+def same_way(*models: nn.Module) -> Iterator[None]:
+    """Run the block, and let models attend afterwards as they did before.
+
+    Some models (BigBird) leave sparse attention for good at the first short input: `set_attention_type` puts other
+    modules in the place of those that were there. They come back, as they were.
+    """
+    ways = [
+        (module, module.attention_type, dict(module.named_children()))
+        for model in models
+        for module in model.modules()
+        if hasattr(module, "set_attention_type") and hasattr(module, "attention_type")
+    ]
+    try:
+        yield
+    finally:
+        for module, way, children in ways:
+            if module.attention_type != way:
+                module.attention_type = way
+                for name, child in children.items():
+                    setattr(module, name, child)
+
+
+@contextlib.contextmanager
 def still(*models: nn.Module) -> Iterator[None]:
     """Run the block with models in evaluation mode and their weights frozen, and give all of it back.
 
-    Every module's training flag, every parameter's grad flag and the processor's random state are as before
-    afterwards, also when the block raises. Whether gradients are recorded (of gates, say) is the block's own
+    Every module's training flag, every parameter's grad flag, the way of attending (`same_way`) and the processor's
+    random state are as before afterwards, also when the block raises. Whether gradients are recorded (of gates, say) is the block's own
     affair: add `torch.no_grad()` where none are wanted.
 
     >>> model = nn.Sequential(nn.Linear(1, 1), nn.Dropout().eval())
@@ -40,7 +63,7 @@ def still(*models: nn.Module) -> Iterator[None]:
         for module, name in learning:
             getattr(module, name).requires_grad_(False)
         # Some forwards draw even at rest (masked patches).
-        with torch.random.fork_rng(devices=[]):
+        with same_way(*models), torch.random.fork_rng(devices=[]):
             yield
     finally:
         for module, name in learning:

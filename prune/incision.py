@@ -52,6 +52,7 @@ def incise(
         return _multihead(move), move.then
     edits = [*_handed_table(move, handed), *_projections(move), *norms(move), *extras(move)]
     edits += [*tables(move), *_copied_table(move, site), *_arguments(move), *_numbers(move), *_config(move)]
+    edits += _successor(move)
     return edits, move.then
 
 
@@ -230,3 +231,12 @@ def _config(move: Move) -> Iterator[Edit]:
     values |= {name: len(move.then.kv) for name in families.CONFIG_KV_COUNTS if read(name)}
     if values and "config" in code.co_names:
         yield {"edit": "config", "module": move.path, "values": values}
+
+
+def _successor(move: Move) -> Iterator[Edit]:
+    """What BigBird builds in the module's place, when inputs become short, has the same heads as the module."""
+    parent = move.path.rpartition(".")[0]
+    if hasattr(move.model.get_submodule(parent), "set_attention_type"):
+        heads = len(move.then.present)
+        yield {"edit": "config", "module": parent,
+               "values": {"num_attention_heads": heads, "hidden_size": heads * move.head_dim}}  # fmt: skip

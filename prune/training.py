@@ -18,7 +18,7 @@ from transformers import PrinterCallback, Trainer, TrainerCallback, TrainingArgu
 from headwise.analysis.batching import Batch
 from headwise.analysis.errors import BadInput
 from headwise.analysis.sites import find_sites
-from headwise.analysis.still import still
+from headwise.analysis.still import same_way, still
 from headwise.prune.adapters import low_rank
 from headwise.prune.divergence import divergence
 from headwise.prune.held_out import parted
@@ -106,7 +106,7 @@ def train(
     """
     used, held = parted(texts)
     before = _mean(loss, model, held)
-    with _state_of_random(), silent_outputs(model) as silent:
+    with _state_of_random(), same_way(model), silent_outputs(model) as silent:
         torch.manual_seed(seed)
         with contextlib.ExitStack() as stack:
             if lora is not None:
