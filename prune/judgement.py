@@ -13,10 +13,12 @@ import torch
 
 from headwise.analysis.errors import BadInput
 from headwise.analysis.kernels import kernels
+from headwise.analysis.tables import FORMATS
 from headwise.prune.material import gather
 from headwise.prune.opening import Opened, open_checkpoint
 from headwise.prune.operations import size_in_bytes
 from headwise.prune.recipe import Recipe
+from headwise.prune.recipe_parts import Texts
 from headwise.prune.speed import compare_speed
 from headwise.prune.tasks import choose_task, compare
 
@@ -38,7 +40,10 @@ class Pair:
     recipe: Recipe
 
 
-def pair_of(model: str, against: str | None = None, recipe: str | None = None, changes: Sequence[str] = ()) -> Pair:
+def pair_of(
+    model: str, against: str | None = None, recipe: str | None = None, changes: Sequence[str] = (),
+    texts: Mapping[str, Any] | None = None,
+) -> Pair:  # fmt: skip
     """The pair that is meant: of a run's folder, its checkpoint against its dense model, by its recipe.
 
     Args:
@@ -46,6 +51,8 @@ def pair_of(model: str, against: str | None = None, recipe: str | None = None, c
         against: what to compare with; a run knows it.
         recipe: name or file; the run's own, or defaults alone.
         changes: `key=value`, as `--set` gives them.
+        texts: what to judge on instead, as a block of a recipe's `data`; columns that it does not name are the
+            recipe's.
 
     Raises:
         BadInput: the recipe is wrong, or the folder is that of a run without a checkpoint.
@@ -57,10 +64,40 @@ def pair_of(model: str, against: str | None = None, recipe: str | None = None, c
     if (folder / "recipe.yaml").is_file() and not (folder / "config.json").is_file():
         if not (folder / "checkpoint").is_dir():
             raise BadInput(f"{model} is a run without a checkpoint; give the folder of a finished run of `prune`")
-        loaded = Recipe.load(recipe or folder / "recipe.yaml", changes)
+        loaded = _judging_on(texts, str(recipe or folder / "recipe.yaml"), changes, judged=recipe is None)
         return Pair(str(folder / "checkpoint"), against or loaded.model.id or _dense_of(folder), loaded)
-    text = Recipe.load(recipe, changes) if recipe else Recipe.from_text(_DEFAULT, "options", changes)
-    return Pair(model, against, text)
+    return Pair(model, against, _judging_on(texts, recipe, changes, judged=False))
+
+
+def _judging_on(texts: Mapping[str, Any] | None, recipe: str | None, changes: Sequence[str], judged: bool) -> Recipe:
+    """The recipe with other texts to judge on: in place of its evaluation, or, where it has none, of all its texts.
+
+    Of a run (`judged`) they are always the evaluation: its own texts go on making the task ready. Unless they are
+    the run's own texts, which are split as they were.
+    """
+
+    def load(*more: str) -> Recipe:
+        given = [*changes, *more]
+        return Recipe.load(recipe, given) if recipe else Recipe.from_text(_DEFAULT, "options", given)
+
+    loaded = load()
+    if texts is None:
+        return loaded
+    data, path = loaded.data, Path(str(texts["source"]))
+    own = data.evaluation is None and path.resolve() == Path(data.calibration.source).resolve()
+    part = "evaluation" if data.evaluation is not None or (judged and not own) else "calibration"
+    known = data.calibration.model_dump() if own else _columns(data.evaluation or data.calibration, path)
+    asked = {**known, **texts}
+    return load(f"data.{part}={json.dumps(asked, ensure_ascii=False)}")
+
+
+def _columns(of: Texts, path: Path) -> dict[str, Any]:
+    """The columns that a recipe names, as far as another file can have them."""
+    suffix = path.suffix.lower()
+    if FORMATS.get(suffix, "text" if path.is_file() else "") == "text":
+        return {}
+    header = {"header"} if suffix == Path(of.source).suffix.lower() else set()
+    return of.model_dump(include={"text", "pair", "label", "choices"} | header)
 
 
 def _dense_of(folder: Path) -> str | None:

@@ -23,7 +23,11 @@ Settings = Annotated[
 ]
 TextsFile = Annotated[
     Path | None,
-    typer.Option("--texts", help="What to judge on: a file, or a folder of images or clips; half of it tunes a probe."),
+    typer.Option(
+        "--texts",
+        help="What to judge on: a file, or a folder of images or clips. Half of it makes the task ready, unless a run "
+        "or the recipe brings texts for that.",
+    ),
 ]
 LabelColumn = Annotated[str | None, typer.Option(help="The column of the label.")]
 TextColumn = Annotated[str | None, typer.Option(help="The column of the text.")]
@@ -52,7 +56,6 @@ def evaluate(
     columns = {"text": text_column, "label": label_column, "pair": pair_column}
     source = {name: _column(value) for name, value in columns.items() if value is not None}
     given: dict[str, Any] = {
-        "data.calibration": {"source": str(texts), **source} if texts is not None else None,
         "task.kind": task,
         "model.dtype": dtype and dtype.value,
         "seed": seed,
@@ -61,9 +64,9 @@ def evaluate(
     with speaking(quiet):
         from headwise.prune import judgement
 
-        found = judgement.evaluate(
-            judgement.pair_of(model, against, recipe, changes), device=device, trust_remote_code=trust_remote_code
-        )
+        asked = {"source": str(texts), **source} if texts is not None else None
+        pair = judgement.pair_of(model, against, recipe, changes, asked)
+        found = judgement.evaluate(pair, device=device, trust_remote_code=trust_remote_code)
         if as_json:
             put_json(found)
         elif not quiet:

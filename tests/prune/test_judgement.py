@@ -1,6 +1,8 @@
 """`headwise evaluate` and `headwise speed`: checkpoints judged and timed, alone, against another, as a gate."""
 
 import json
+import random
+import shutil
 
 import pytest
 import torch
@@ -12,7 +14,7 @@ from headwise.prune.cli import main
 from headwise.prune.judgement import pair_of
 from headwise.prune.operations import size_in_bytes
 from headwise.prune.recipe import Recipe
-from tests.prune.tiny_run import checkpoint, settings, table
+from tests.prune.tiny_run import WORDS, checkpoint, settings, table
 
 GRID = ["--batches", "1,2", "--lengths", "8", "--rounds", "6", "--seconds", "4"]
 
@@ -157,3 +159,44 @@ def test_a_run_of_a_model_in_memory_names_it(place, tmp_path):
     told = Recipe.load("random-baseline", settings(None, place / "texts.jsonl"))
     run(told, model, tokenizer=tokenizer(), output_dir=tmp_path / "run")
     assert pair_of(str(tmp_path / "run")).against == str(place / "model")
+
+
+def named(path, rows, columns=("said", "truth")):
+    """Labelled texts in columns whose names nobody guesses; every second has the other label."""
+    told = [" ".join(random.Random(i).choices(WORDS, k=6)) for i in rows]
+    pairs = [(said, ["no", "yes"][i % 2]) for i, said in enumerate(told)]
+    lines = [json.dumps(dict(zip(columns, pair, strict=True))) for pair in pairs]
+    path.write_text("\n".join(lines))
+    return path
+
+
+def test_a_run_is_judged_on_other_texts_in_its_own_columns(place, tmp_path, capsys):
+    """Whether its recipe names an evaluation or not; its own texts make the task ready."""
+    folder = tmp_path / "run"
+    shutil.copytree(place / "run", folder)
+    first, second = named(tmp_path / "first.jsonl", range(100, 140)), named(tmp_path / "second.jsonl", range(200, 230))
+    other = named(tmp_path / "other.jsonl", range(300, 317))
+    columns = '{"text": "said", "label": "truth", "source": '
+    with_both = ["--set", f'data.evaluation={columns}"{second}"}}', "--set", f'data.calibration={columns}"{first}"}}']
+    without = ["--set", "data.evaluation=null", *with_both[2:]]
+    for more in (with_both, without):
+        code, out, _ = ran(capsys, "evaluate", folder, *more, "--texts", other, "--json")
+        found = json.loads(out)
+        assert code == 0
+        assert found["accuracy"]["n"] == 17
+        assert found["texts"]["evaluation"]["source"] == str(other)
+        assert found["texts"]["calibration"]["source"] == str(first)
+        assert found["accuracy"]["kind"] == "text-classification"
+    code, _, err = ran(capsys, "evaluate", folder, *with_both, "--texts", other, "--label-column", "nothing")
+    assert (code, "nothing" in err) == (2, True)
+    plain = named(tmp_path / "plain.jsonl", range(400, 409), ("text", "label"))
+    words = ["--texts", plain, "--text-column", "text", "--label-column", "label", "--json"]
+    code, out, _ = ran(capsys, "evaluate", folder, *with_both, *words)
+    assert (code, json.loads(out)["accuracy"]["n"]) == (0, 9)
+
+
+def test_the_texts_of_a_run_are_split_as_they_were(place, capsys):
+    code, out, _ = ran(capsys, "evaluate", place / "run", "--texts", place / "texts.jsonl", "--json")
+    told = json.loads((place / "run" / "accuracy.json").read_text())
+    assert code == 0
+    assert json.loads(out)["accuracy"]["dense"] == told["dense"]
