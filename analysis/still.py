@@ -37,8 +37,8 @@ def still(*models: nn.Module) -> Iterator[None]:
     """Run the block with models in evaluation mode and their weights frozen, and give all of it back.
 
     Every module's training flag, every parameter's grad flag, the way of attending (`same_way`) and the processor's
-    random state are as before afterwards, also when the block raises. Whether gradients are recorded (of gates, say) is the block's own
-    affair: add `torch.no_grad()` where none are wanted.
+    random state are as before afterwards, also when the block raises. Whether gradients are recorded (of gates, say)
+    is the block's own affair: add `torch.no_grad()` where none are wanted.
 
     >>> model = nn.Sequential(nn.Linear(1, 1), nn.Dropout().eval())
     >>> with still(model):

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from headwise.analysis.errors import BadInput
+from headwise.analysis.still import same_way
 
 TOKENS = 12
 PATCHES = 16
@@ -43,7 +44,7 @@ def synthetic_inputs(model: nn.Module, *, seed: int = 0) -> dict[str, Any]:
     met: dict[str, str] = {}
     for inputs in _candidates(model, _Draw(model, seed)):
         try:
-            with torch.no_grad():
+            with same_way(model), torch.no_grad():
                 output = model(**inputs)
         except Exception as error:
             # Whatever a foreign forward raises, the next candidate may suit it.

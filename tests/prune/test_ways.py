@@ -8,6 +8,7 @@ import transformers
 
 from headwise.analysis import find_sites, gated
 from headwise.analysis.still import still
+from headwise.analysis.synthetic import synthetic_inputs
 from headwise.prune import cut, load, save
 
 SMALL = {"vocab_size": 120, "attention_type": "block_sparse", "block_size": 8, "num_random_blocks": 2,
@@ -82,6 +83,7 @@ def test_a_model_held_still_gets_its_own_modules_back():
     with still(model):
         output(model, 16)
         assert model.attention_type == "original_full"
+    synthetic_inputs(model)
     assert all(a is b for a, b in zip(parts, model.modules(), strict=True))
     assert torch.equal(output(model, 128), want)
 
