@@ -225,6 +225,7 @@ def _opened(pair: Pair, device: str | None, trust_remote_code: bool) -> Iterator
     """What it is compared with, if anything, then the checkpoint; both with the first one's tokenizer."""
     chosen = pair.recipe.model
     tokenizer: Any = None
+    kind = ""
     for name in (pair.against, pair.model):
         if name is not None:
             revision = chosen.revision if name == chosen.id else None
@@ -232,7 +233,12 @@ def _opened(pair: Pair, device: str | None, trust_remote_code: bool) -> Iterator
                 name, revision=revision, dtype=chosen.dtype, device=device, trust_remote_code=trust_remote_code,
                 tokenizer=tokenizer,
             )  # fmt: skip
-            tokenizer = found.tokenizer
+            if kind not in ("", found.facts["class"]):
+                raise BadInput(
+                    f"{pair.model} is a {found.facts['class']}, {pair.against} a {kind}: only models of one class, read "
+                    "by one tokenizer, can be compared; give the dense model that was cut"
+                )
+            tokenizer, kind = found.tokenizer, found.facts["class"]
             yield found
 
 

@@ -102,10 +102,17 @@ def _reader(model: Any, source: str, trust: bool, where: dict[str, str]) -> Any:
         kind = "AutoProcessor"
     what = "tokenizer" if kind == "AutoTokenizer" else "processor"
     try:
-        return getattr(transformers, kind).from_pretrained(source, trust_remote_code=trust, **where)
+        reader = getattr(transformers, kind).from_pretrained(source, trust_remote_code=trust, **where)
     except (OSError, ValueError, KeyError, TypeError, ImportError) as error:
         first = next((line for line in str(error).splitlines() if line.strip()), type(error).__name__)
         raise BadInput(f"no {what} can be opened for {source!r}: {first}") from error
+    if what == "tokenizer" and len(reader) <= len(reader.all_special_tokens):
+        # Without a vocabulary transformers makes a tokenizer up, to which every word is unknown.
+        raise BadInput(
+            f"the tokenizer of {source!r} knows no words: its files are missing; copy them (tokenizer.json, vocab.txt, …) "
+            "from the model that this one was made from"
+        )
+    return reader
 
 
 def _facts(name: str, revision: str | None, model: Any) -> dict[str, Any]:

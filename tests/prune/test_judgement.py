@@ -23,6 +23,9 @@ GRID = ["--batches", "1,2", "--lengths", "8", "--rounds", "6", "--seconds", "4"]
 def place(tmp_path_factory):
     folder = tmp_path_factory.mktemp("judged")
     checkpoint(folder / "model")
+    checkpoint(folder / "other", head=False)
+    for file in checkpoint(folder / "mute").glob("tokenizer*"):
+        file.unlink()
     table(folder / "texts.jsonl")
     told = Recipe.load(
         "gradient", settings(folder / "model", folder / "texts.jsonl", "limits={drop: 1, speedup: 0.01}")
@@ -100,10 +103,13 @@ def test_two_checkpoints_are_compared_on_the_same_texts(place, capsys):
         (["speed", "MODEL", "--batches", "1;8"], "--batches"),
         (["speed", "MODEL", "--batches", "0"], "speed.batches"),
         (["speed", "MODEL", "--kernel", "magic"], "kernel 'magic' cannot be used"),
+        (["speed", "MODEL", "--against", "OTHER"], "only models of one class"),
+        (["evaluate", "OTHER", "--against", "MODEL"], "only models of one class"),
+        (["evaluate", "MUTE"], "knows no words"),
     ],
 )
 def test_bad_input_is_said_in_a_line(words, message, place, capsys):
-    code, out, err = ran(capsys, *(place / "model" if word == "MODEL" else word for word in words))
+    code, out, err = ran(capsys, *(place / word.lower() if word.isupper() else word for word in words))
     assert (code, out) == (2, "")
     assert message in err
     assert "Traceback" not in err
