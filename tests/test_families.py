@@ -201,6 +201,10 @@ def test_a_cut_model_trains_and_copies(family):
     reached = []
     for model in (dense, smaller):
         model.train()
+        for part in (*model.modules(), *(m.config for m in model.modules() if hasattr(m, "config"))):
+            # Layers that are left out by chance have no gradient.
+            for name in [name for name in vars(part) if name.endswith("layerdrop")]:
+                setattr(part, name, 0.0)
         tensors(model, inputs)[0].float().pow(2).mean().backward()
         gradients = {name: p.grad for name, p in model.named_parameters()}
         assert all(torch.isfinite(g).all() for g in gradients.values() if g is not None)

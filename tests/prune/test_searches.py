@@ -102,13 +102,13 @@ def test_a_time_is_met_from_below_at_the_least_cost(rises, seed, share):
     """Also where the table has steps, so that the next head alone saves nothing."""
     sites = model(3, 3)
     values = random_costs(sites, seed)
-    table = Table("milliseconds", 10.0, {str(i): [0.0, 0.0, *np.cumsum(rise)] for i, rise in enumerate(rises)})
+    table = Table("milliseconds", 20.0, {str(i): [0.0, 0.0, *np.cumsum(rise)] for i, rise in enumerate(rises)})
     blocks, most = blocks_of(sites), float(np.sum(rises))
 
     def saves(remove):
         return sum(freed(table, blocks[name], blocks[name].kept, heads) for name, heads in remove.items())
 
-    asked = Time(milliseconds=10.0 - share * most, batch=1, length=8)
+    asked = Time(milliseconds=20.0 - share * most, batch=1, length=8)
     if most == 0:
         with pytest.raises(BadInput, match="is no limit"):
             select(sites, AdditiveCosts(values), asked, meter=table)
