@@ -7,9 +7,9 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, Field
 from torch import nn
 
-from headwise.analysis.errors import BadInput
 from headwise.analysis.texts import Corpus
 from headwise.prune.tasks.metrics import MetricName
+from headwise.prune.tasks.shown import fitted_to
 from headwise.prune.tasks.text_classification import FittedClassification
 
 
@@ -39,17 +39,8 @@ class AudioClassification(BaseModel):
         Raises:
             BadInput: the model has no such head, the data are no clips, or a label is not one of the model's.
         """
-        config: Any = model.config
-        if not is_audio_classifier(model) or config.num_labels < 2:
-            raise BadInput(f"{type(model).__name__} has no head that tells clips of two or more classes apart")
-        if any(text.media is None or text.media.kind != "audio" for text in calibration.texts):
-            raise BadInput(
-                f"{calibration.source}: audio-classification needs clips; give a folder with a sub-folder a class, or a "
-                "data set with a column of audio"
-            )
-        fitted = FittedClassification(self, config, tokenizer, calibration.label_names, batch_size, None)
-        fitted.numbers(calibration)
-        return fitted
+        fits = is_audio_classifier(model)
+        return fitted_to(self, model, tokenizer, calibration, batch_size, fits=fits, kind="audio", words="clips")
 
 
 def is_audio_classifier(model: nn.Module) -> bool:
