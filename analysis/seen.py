@@ -227,11 +227,12 @@ class Visibility:
 def _spans(site: Site, module: nn.Module, causal: bool) -> list[int | None]:
     """How far a row can look, the likeliest rule first; the maps decide.
 
-    A window around the query is counted from end to end by some configs and to one side by others. Where the
-    module declares none, the config may still have one for every layer (Mistral), or for none of them.
+    A window around the query is counted from end to end by some configs and to one side by others, with the query
+    itself or without. Where the module declares none, the config may still have one for every layer (Mistral), or
+    for none of them.
     """
     if site.window is not None:
-        return [site.window] if causal else [site.window // 2, site.window]
+        return [site.window] if causal else [site.window // 2, site.window - 1, site.window]
     config = getattr(module, "config", None)
     window = getattr(config, "sliding_window", None)
     everywhere = causal and isinstance(window, int) and not getattr(config, "layer_types", None)

@@ -22,6 +22,8 @@ from transformers import (
     LlamaForCausalLM,
     MistralConfig,
     MistralForCausalLM,
+    ModernBertConfig,
+    ModernBertModel,
     Qwen3Config,
     Qwen3ForCausalLM,
     RobertaConfig,
@@ -193,6 +195,23 @@ def test_padding_side_amount_company_and_order_do_not_matter(family):
         other = everything(family, batches)
         for name, array in together.items():
             np.testing.assert_allclose(other[name], array, atol=1e-5, rtol=1e-5, err_msg=name)
+
+
+@pytest.mark.parametrize("family", ["bert", "llama", "mistral", "modernbert"])
+def test_allowed_keys_are_those_that_a_softmax_reached(family):
+    if family == "modernbert":
+        # The window reaches three tokens to either side; the module calls that 4.
+        size = ModernBertConfig(
+            **SIZE, max_position_embeddings=64, global_attn_every_n_layers=2, local_attention=6, pad_token_id=1
+        )
+        torch.manual_seed(0)
+        model = ModernBertModel(size).eval()
+    else:
+        model = model_of(family)
+    keep = Keep()
+    capture(model, [batch_of(ROWS)], [keep])
+    for one in keep.seen[0].values():
+        assert torch.equal(one.allowed, (one.map > 0).all(1) & one.queries[..., None])
 
 
 def test_contexts_alone_leave_the_kernel_alone():
