@@ -10,10 +10,9 @@ import numpy as np
 
 from headwise.analysis.errors import BadInput
 from headwise.analysis.evidence import Evidence
-from headwise.analysis.gates import gated
 from headwise.analysis.progress import track
 from headwise.analysis.texts import Corpus
-from headwise.prune.deciding import choose
+from headwise.prune.deciding import Judge, choose, judged
 from headwise.prune.importance.calibration import Calibration
 from headwise.prune.importance.random import Random
 from headwise.prune.plan import Plan
@@ -30,13 +29,14 @@ def by_chance(
 ) -> dict[str, Any]:
     """The plan against heads drawn at random: as many, by the same scope, unit and keep-rules.
 
-    All are silenced in the dense model and none is repaired, so that only the choice of heads differs. Up to
-    256 of the evaluation texts judge. Nothing is decided by it.
+    All are silenced in the dense model and what is left is repaired as the recipe says, each draw by itself, so
+    that only the choice of heads differs; nothing is trained again. Up to 256 of the evaluation texts judge.
+    Nothing is decided by it.
 
     Returns:
         Plain data: the metric with `all` heads, with the `plan`'s silenced, and with those of each draw
         (`drawn`), their `mean` and `spread` (standard deviation); `worse`, the draws that the plan beats;
-        `n` texts. Empty if nothing goes, or as many cannot be drawn.
+        `n` texts, and `repair`, what made up for the heads. Empty if nothing goes, or as many cannot be drawn.
 
     >>> callable(by_chance)
     True
@@ -45,14 +45,14 @@ def by_chance(
     drawn = _draws(recipe, calibration, evidence, count, draws) if count else []
     if not drawn:
         return {}
-    model, fitted, texts = calibration.model, calibration.task, corpus.sample(min(TEXTS, len(corpus)), recipe.seed)
+    fitted, texts = calibration.task, corpus.sample(min(TEXTS, len(corpus)), recipe.seed)
     # Benchmarks have documents of their own instead of the texts.
     fitted = fitted.brief(TEXTS) if hasattr(fitted, "brief") else fitted
-    dense = fitted.judge(model, texts)
+    dense = fitted.judge(calibration.model, texts)
     values: list[float] = []
+    judge = Judge(fitted, texts)
     for remove in track([plan.remove, *drawn], label="judging heads drawn at random"):
-        with gated(model, remove):
-            outcome = fitted.judge(model, texts)
+        outcome, _ = judged(recipe, calibration, remove, judge)
         # Through the comparison: a task without labels has its value only there.
         values.append(compare(dense, outcome, resamples=2)["cut"]["value"])
     chosen, others = values[0], np.array(values[1:], dtype=np.float64)
@@ -61,6 +61,7 @@ def by_chance(
         "all": compare(dense, dense, resamples=2)["dense"]["value"], "plan": chosen, "drawn": values[1:],
         "mean": float(others.mean()), "spread": float(others.std(ddof=1)) if len(others) > 1 else None,
         "worse": int((sign * others < sign * chosen).sum()), "n": len(dense.texts), "heads": count,
+        "repair": recipe.compensate.kind,
     }  # fmt: skip
 
 

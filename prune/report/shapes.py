@@ -39,6 +39,9 @@ class _Timing(_Part):
     cut_ms: _Spread = _Spread()
     operation_ratio: Amount | None = None
     significant: Yes | None = None
+    p: Amount | None = None
+    rounds: Count | None = None
+    drift: _Spread | None = None
 
 
 class _Row(_Timing):
@@ -113,6 +116,7 @@ class _Chance(_Part):
     heads: Count | None = None
     n: Count | None = None
     worse: Count | None = None
+    repair: Words = "none"
 
 
 class _Example(_Part):

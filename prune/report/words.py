@@ -104,6 +104,8 @@ def chance(accuracy: Mapping[str, Any]) -> str:
     >>> found = {"all": 0.8, "plan": 0.75, "drawn": [0.7, 0.6], "mean": 0.65, "spread": 0.07, "worse": 2}
     >>> chance({"metric": "accuracy", "chance": {**found, "n": 256, "heads": 24}})[:68]
     'Is the choice worth it? With 24 heads silenced and nothing repaired,'
+    >>> chance({"metric": "accuracy", "chance": {**found, "heads": 24, "repair": "bias"}})[24:72]
+    'With 24 heads silenced and the rest repaired, as'
     """
     found = accuracy.get("chance")
     if not isinstance(found, Mapping) or not found.get("drawn"):
@@ -111,9 +113,11 @@ def chance(accuracy: Mapping[str, Any]) -> str:
     metric = str(accuracy.get("metric", ""))
     shown = {name: formats.in_metric(found.get(name), metric) for name in ("all", "plan", "mean")}
     low, high = (formats.in_metric(end(found["drawn"]), metric) for end in (min, max))
+    repaired = "nothing" if found.get("repair", "none") == "none" else "the rest"
+    heads = formats.plural(int(found.get("heads") or 0), "head")
     return (
-        f"Is the choice worth it? With {formats.plural(int(found.get('heads') or 0), 'head')} silenced and nothing repaired, "
-        f"as the plan chose them: {shown['plan']}; drawn at random: {shown['mean']} on average, {low} to {high} "
+        f"Is the choice worth it? With {heads} silenced and {repaired} repaired, as the plan chose them: "
+        f"{shown['plan']}; drawn at random: {shown['mean']} on average, {low} to {high} "
         f"in {len(found['drawn'])} draws, {found.get('worse')} of them worse than the plan; with all heads: "
         f"{shown['all']} ({metric}, {formats.count(found.get('n'))} examples)."
     )
