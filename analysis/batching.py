@@ -13,6 +13,7 @@ import torch
 from jaxtyping import Bool, Int
 from torch import Tensor
 
+from headwise.analysis.class_names import named_for
 from headwise.analysis.devices import home
 from headwise.analysis.encoding import Row, encode, with_choice
 from headwise.analysis.errors import BadInput
@@ -117,7 +118,7 @@ def is_chooser(model: Any) -> bool:
     >>> is_chooser(None)
     False
     """
-    return any(kind.__name__.endswith("ForMultipleChoice") for kind in type(model).__mro__)
+    return named_for(model, "ForMultipleChoice")
 
 
 class Batches:

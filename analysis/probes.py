@@ -11,6 +11,7 @@ from jaxtyping import Bool
 from torch import Tensor, nn
 
 from headwise.analysis.batching import Batch, Tokens, batches
+from headwise.analysis.class_names import named_for
 from headwise.analysis.minimal_pairs import Pair, agreement_pairs, preference
 from headwise.analysis.roles.random_sequences import LENGTH, repeated_sequences
 from headwise.analysis.texts import Corpus
@@ -81,7 +82,7 @@ def reads_as(model: nn.Module, tokenizer: Any, causal: bool) -> tuple[str, str]:
         return "", "the model has no language-modelling head"
     if causal:
         return "next", ""
-    fills = any(kind.__name__.endswith("ForMaskedLM") for kind in type(model).__mro__)
+    fills = named_for(model, "ForMaskedLM")
     if fills and getattr(tokenizer, "mask_token_id", None) is not None:
         return "gaps", ""
     return "", "the model neither predicts the next token nor fills gaps"

@@ -7,6 +7,7 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, Field
 from torch import nn
 
+from headwise.analysis.class_names import named_for
 from headwise.analysis.texts import Corpus
 from headwise.prune.tasks.metrics import MetricName
 from headwise.prune.tasks.shown import fitted_to
@@ -49,4 +50,4 @@ def is_image_classifier(model: nn.Module) -> bool:
     >>> is_image_classifier(nn.Linear(1, 1))
     False
     """
-    return any(kind.__name__.endswith("ForImageClassification") for kind in type(model).__mro__)
+    return named_for(model, "ForImageClassification")

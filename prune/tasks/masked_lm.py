@@ -14,6 +14,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from torch import Tensor, nn
 
 from headwise.analysis.batching import Batch, batches
+from headwise.analysis.class_names import named_for
 from headwise.analysis.errors import BadInput
 from headwise.analysis.progress import track
 from headwise.analysis.texts import Corpus, Text
@@ -60,7 +61,7 @@ def is_masked_lm(model: nn.Module) -> bool:
     >>> is_masked_lm(nn.Linear(1, 1))
     False
     """
-    return any(kind.__name__.endswith("ForMaskedLM") for kind in type(model).__mro__)
+    return named_for(model, "ForMaskedLM")
 
 
 @dataclass(frozen=True, eq=False)

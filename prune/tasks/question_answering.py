@@ -13,6 +13,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from torch import Tensor, nn
 
 from headwise.analysis.batching import Batch, accepted, token_limit
+from headwise.analysis.class_names import named_for
 from headwise.analysis.errors import BadInput
 from headwise.analysis.progress import track
 from headwise.analysis.texts import Corpus, Text
@@ -79,7 +80,7 @@ def answers_questions(model: nn.Module) -> bool:
     >>> answers_questions(nn.Linear(1, 1))
     False
     """
-    return any(kind.__name__.endswith("ForQuestionAnswering") for kind in type(model).__mro__)
+    return named_for(model, "ForQuestionAnswering")
 
 
 @dataclass(frozen=True, eq=False)

@@ -14,6 +14,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from torch import Tensor, nn
 
 from headwise.analysis.batching import Batch, batches
+from headwise.analysis.class_names import named_for
 from headwise.analysis.errors import BadInput
 from headwise.analysis.progress import track
 from headwise.analysis.texts import Corpus, Label
@@ -85,7 +86,7 @@ def is_classifier(model: nn.Module) -> bool:
     >>> is_classifier(nn.Linear(2, 2))
     False
     """
-    return any(kind.__name__.endswith("ForSequenceClassification") for kind in type(model).__mro__)
+    return named_for(model, "ForSequenceClassification")
 
 
 @contextlib.contextmanager

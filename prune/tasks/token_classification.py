@@ -12,6 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from torch import Tensor, nn
 
 from headwise.analysis.batching import Batch, batches
+from headwise.analysis.class_names import named_for
 from headwise.analysis.errors import BadInput
 from headwise.analysis.progress import track
 from headwise.analysis.texts import Corpus, Text
@@ -68,7 +69,7 @@ def is_tagger(model: nn.Module) -> bool:
     >>> is_tagger(nn.Linear(1, 1))
     False
     """
-    return any(kind.__name__.endswith("ForTokenClassification") for kind in type(model).__mro__)
+    return named_for(model, "ForTokenClassification")
 
 
 def spans_of(tags: list[str]) -> set[tuple[str, int, int]]:

@@ -13,6 +13,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from torch import Tensor, nn
 
 from headwise.analysis.batching import Batch, batches
+from headwise.analysis.class_names import named_for
 from headwise.analysis.errors import BadInput
 from headwise.analysis.progress import track
 from headwise.analysis.texts import Corpus
@@ -66,7 +67,7 @@ def is_ctc(model: nn.Module) -> bool:
     >>> is_ctc(nn.Linear(1, 1))
     False
     """
-    return any(kind.__name__.endswith("ForCTC") for kind in type(model).__mro__)
+    return named_for(model, "ForCTC")
 
 
 def writes_what_it_hears(model: nn.Module) -> bool:
