@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
 from typing import Any
 
 import torch
+from oracle import oracle
 from torch import nn
 
 from headwise.analysis.anatomy import Anatomy, dissect
 from headwise.analysis.block_inputs import block_path
 from headwise.analysis.gates import gated
 from headwise.analysis.sites import Site, find_sites
+from headwise.prune.surgery import cut
 
 
 def blocks(model: nn.Module) -> dict[str, tuple[Site, Anatomy]]:
@@ -34,9 +35,7 @@ def called(model: nn.Module, site: Site, inputs: dict[str, Any]) -> torch.Tensor
     return (output if isinstance(output, torch.Tensor) else output[0]).double()
 
 
-def measure(
-    model: nn.Module, site: Site, inputs: dict[str, Any], oracle: Callable[..., Any], cut: Callable[..., Any]
-) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+def measure(model: nn.Module, site: Site, inputs: dict[str, Any]) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """The outputs of one block as the oracle, the gate and the cut give them, with half of its heads gone."""
     remove = {site.name: list(range(0, site.heads, 2))}
     with gated(model, remove):
