@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from headwise.prune.auto_class import auto_class
+
 
 def card(model: Any, record: Mapping[str, Any], facts: Mapping[str, Any]) -> str:
     """The README.md of a checkpoint folder, in Markdown.
@@ -23,7 +25,7 @@ def card(model: Any, record: Mapping[str, Any], facts: Mapping[str, Any]) -> str
         for name, site in sites.items()
     )
     figures = "".join(f"- {line}\n" for line in facts.get("figures", ()))
-    auto = _auto(model)
+    auto = auto_class(model)
     return f"""---
 library_name: transformers
 tags: [headwise, pruned]
@@ -59,13 +61,6 @@ model = {auto}.from_pretrained("path/to/this/folder", trust_remote_code=True)
 A plain `from_pretrained` without that flag stops with a size mismatch. Never answer it with
 `ignore_mismatched_sizes=True`: that loads the pruned layers with RANDOM weights and reports no error.
 """
-
-
-def _auto(model: Any) -> str:
-    from headwise.prune.portable import auto_classes
-
-    own = type(model).__name__
-    return next((auto for auto, name in auto_classes(model).items() if name == own), "AutoModel")
 
 
 def _listed(heads: list[int]) -> str:

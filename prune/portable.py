@@ -6,10 +6,9 @@ import inspect
 import re
 from typing import Any
 
-from transformers.models.auto import modeling_auto
-
 from headwise.analysis import paths
 from headwise.prune import replay
+from headwise.prune.auto_class import auto_classes
 
 _HEAD = '''"""Opens this checkpoint, whose attention heads were cut, with `trust_remote_code=True`.
 
@@ -56,28 +55,6 @@ def portable_code(model: Any) -> str:
 def auto_map(model: Any) -> dict[str, str]:
     """What config.json must say for every Auto class that can open this kind of model."""
     return {auto: f"modeling_headwise.{name}" for auto, name in auto_classes(model).items()}
-
-
-def auto_classes(model: Any) -> dict[str, str]:
-    """Auto class name to the stock class it would build for this model's configuration.
-
-    >>> from transformers import BertConfig, BertModel
-    >>> model = BertModel(BertConfig(num_hidden_layers=1, hidden_size=16, num_attention_heads=2))
-    >>> auto_classes(model)["AutoModelForSequenceClassification"]
-    'BertForSequenceClassification'
-    """
-    found: dict[str, str] = {}
-    own = type(model).__name__
-    for name, auto in vars(modeling_auto).items():
-        mapping = getattr(auto, "_model_mapping", None)
-        if not name.startswith("Auto") or mapping is None or type(model.config) not in mapping:
-            continue
-        classes = mapping[type(model.config)]
-        listed = [c.__name__ for c in (classes if isinstance(classes, (tuple, list)) else (classes,))]
-        found[name] = own if own in listed else listed[0]
-    if own not in found.values():
-        found.setdefault("AutoModel", own)
-    return found
 
 
 def _body(source: str) -> tuple[list[str], str]:

@@ -11,29 +11,6 @@ from headwise.prune.report.folder import Folder
 
 #: Characters that a line of code on a page holds beside `model = `.
 _WIDE = 64
-# Endings of class names and the auto class that opens them in transformers.
-AUTO_CLASSES = {
-    "ForSequenceClassification": "AutoModelForSequenceClassification",
-    "ForTokenClassification": "AutoModelForTokenClassification",
-    "ForQuestionAnswering": "AutoModelForQuestionAnswering",
-    "ForMultipleChoice": "AutoModelForMultipleChoice",
-    "ForMaskedLM": "AutoModelForMaskedLM",
-    "ForCausalLM": "AutoModelForCausalLM",
-    "LMHeadModel": "AutoModelForCausalLM",
-    "ForConditionalGeneration": "AutoModelForSeq2SeqLM",
-    "ForImageClassification": "AutoModelForImageClassification",
-    "ForAudioClassification": "AutoModelForAudioClassification",
-    "ForCTC": "AutoModelForCTC",
-}
-
-
-def auto_class(name: str) -> str:
-    """The auto class that opens a model class.
-
-    >>> auto_class("GPT2LMHeadModel"), auto_class("BertModel")
-    ('AutoModelForCausalLM', 'AutoModel')
-    """
-    return next((auto for ending, auto in AUTO_CLASSES.items() if name.endswith(ending)), "AutoModel")
 
 
 def form_of(folder: Folder) -> str:
@@ -94,7 +71,7 @@ def loading(folder: Folder) -> tuple[Snippet, ...]:
     if not form:
         return ()
     where = "checkpoint"
-    auto = auto_class(str(folder.environment.get("model", {}).get("class", "")))
+    auto = str(folder.environment.get("model", {}).get("auto_class", "AutoModel"))
     flag = "" if form == "native" else ", trust_remote_code=True"
     snippets = [
         Snippet("With headwise", f'from headwise.prune import load\n\nmodel = load("{where}")', "python"),

@@ -161,13 +161,13 @@ def accuracy_facts() -> dict:
     }  # fmt: skip
 
 
-def environment_facts(model: str, model_class: str) -> dict:
+def environment_facts(model: str, model_class: str, auto_class: str) -> dict:
     return {
         "schema": 1, "headwise": "0.1.0",
         "versions": {"python": "3.11.2", "torch": "2.13.0", "transformers": "5.24.0", "numpy": "2.3.5"},
         "seed": 0, "device": "cpu", "dtype": "float32", "threads": 2,
         "model": {"id": model, "revision": "c9745ed1", "class": model_class,
-                  "model_type": "bert", "hash": "5f3a9c1d2b7e4a60"},
+                  "auto_class": auto_class, "model_type": "bert", "hash": "5f3a9c1d2b7e4a60"},
         "texts": {
             "calibration": {"source": "embedded", "count": 1024, "hash": "9b1c22aa01f4e7d3", "overlap_removed": 3},
             "evaluation": {"source": "embedded", "count": 636, "hash": "1d7c55b0a3e99f42", "skipped": {"empty": 2}},
@@ -194,6 +194,7 @@ def write_run(
     *,
     model: str = "all-MiniLM-L6-v2",
     model_class: str = "BertModel",
+    auto_class: str = "AutoModel",
     removed: float = 0.5,
     kv_share: int = 1,
     seed: int = 0,
@@ -202,7 +203,7 @@ def write_run(
     """Write a whole run folder, or with `pruned=False` what an analysis leaves, and return its path."""
     sites = sites_of(shape or {"": (6, 12)}, kv_share)
     heads, arrays = write_evidence(folder, sites, seed)
-    write_json(folder / "environment.json", environment_facts(model, model_class))
+    write_json(folder / "environment.json", environment_facts(model, model_class, auto_class))
     if not pruned:
         return folder
     write_plan(folder, model, heads, arrays, remove=int(len(heads) * removed))

@@ -119,6 +119,7 @@ def test_a_run_folder_says_everything(done):
     assert all(content["schema"] == 1 for content in read.values())
     made = read["environment.json"]
     assert made["model"]["class"] == "BertForSequenceClassification"
+    assert made["model"]["auto_class"] == "AutoModelForSequenceClassification"
     assert made["seed"] == 0
     assert {"python", "torch", "transformers"} <= set(made["versions"])
     texts = made["texts"]

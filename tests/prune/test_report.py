@@ -204,7 +204,8 @@ def test_equal_heads_can_be_saved_native_where_the_config_can_say_so(tmp_path: P
 
 
 def test_native_checkpoint_needs_no_flag(tmp_path: Path) -> None:
-    run = fixture.write_run(tmp_path / "run", model_class="LlamaForCausalLM")
+    made = {"model_class": "LlamaForCausalLM", "auto_class": "AutoModelForCausalLM"}
+    run = fixture.write_run(tmp_path / "run", **made)
     for name in ("modeling_headwise.py", "headwise.json", "modules.json"):
         (run / "checkpoint" / name).unlink()
     report = content(run)
