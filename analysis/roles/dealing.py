@@ -67,7 +67,7 @@ def scaled(null: Measured, rows: Float[np.ndarray, "cell head"]) -> Float[np.nda
 
 
 def dealt(tokens: Tokens, texts: Sequence[Text], seed: str) -> Tokens:
-    """The same places with the ordinary token ids of each text permuted.
+    """The same places with the ordinary tokens of each text permuted: what they are, and whose words.
 
     >>> ids = torch.tensor([[1, 5, 6, 7, 8, 2]])
     >>> tokens = Tokens(ids, ids > 0, ids < 3, ids, torch.zeros(1, 6, 2, dtype=torch.long))
@@ -75,11 +75,12 @@ def dealt(tokens: Tokens, texts: Sequence[Text], seed: str) -> Tokens:
     >>> found[0], sorted(found[1:5]), found[5]
     (1, [5, 6, 7, 8], 2)
     """
-    ids = tokens.ids.clone()
+    ids, words = tokens.ids.clone(), tokens.words.clone()
     plain = tokens.valid & ~tokens.special
     for row, text in enumerate(texts):
         places = torch.nonzero(plain[row]).flatten()
         digest = hashlib.sha256(f"{seed}:{text.id}".encode()).digest()
         order = np.random.default_rng(int.from_bytes(digest[:8], "big")).permutation(len(places))
-        ids[row, places] = tokens.ids[row, places[torch.from_numpy(order).to(places.device)]]
-    return replace(tokens, ids=ids)
+        drawn = places[torch.from_numpy(order).to(places.device)]
+        ids[row, places], words[row, places] = tokens.ids[row, drawn], tokens.words[row, drawn]
+    return replace(tokens, ids=ids, words=words)

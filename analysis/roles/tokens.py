@@ -108,7 +108,26 @@ def is_mark(kinds: tuple[str, ...], text: str) -> bool:
 
 
 number: Relation = partial(token_class, "number", is_number)
-function_word: Relation = partial(token_class, "function-word", is_function_word)
+
+
+def function_word(view: View) -> Bool[Tensor, "batch query key"] | None:
+    """Function words of English that are one token; None where the tokens' text is not known.
+
+    The beginning of a longer word does not count, whatever it spells: `in` of `in-formal` is no preposition.
+
+    >>> function_word(View(None, None, torch.ones(1, 2, 2, dtype=torch.bool), same=True)) is None
+    True
+    """
+    found = token_class("function-word", is_function_word, view)
+    if found is None or view.keys is None:
+        return None
+    # One place more for tokens that belong to no word that is known.
+    number = view.keys.words + 1
+    size = int(number.max()) + 1 if number.numel() else 1
+    counts = torch.zeros(len(number), size, dtype=torch.long, device=number.device)
+    counts.scatter_add_(1, number, torch.ones_like(number))
+    alone = (counts.gather(1, number) == 1) | (number == 0)
+    return found & alone.to(found.device)[:, None, :]
 
 
 def mark(name: str) -> Relation:

@@ -1,6 +1,7 @@
 """Roles by what a token is, by distance, on random sequences and on links: hand-computed and planted."""
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -14,6 +15,7 @@ from headwise.analysis.batching import Batch, Tokens, batches
 from headwise.analysis.errors import BadInput
 from headwise.analysis.roles import ROLES
 from headwise.analysis.roles.assignment import assign, inferred
+from headwise.analysis.roles.dealing import dealt
 from headwise.analysis.roles.links import OFFSETS, Links
 from headwise.analysis.roles.mass import RelationMass
 from headwise.analysis.roles.offsets import FixedOffset
@@ -65,6 +67,21 @@ TEXT = '[S] the dog saw 12 3.5 , . ( " - cat and'
 )  # fmt: skip
 def test_token_classes(role, wanted):
     assert keys_of(role, TEXT) == wanted
+
+
+def test_the_beginning_of_a_longer_word_is_no_function_word():
+    relation = ROLES["function-word"].relation
+    tokens = tokens_of("[S] the dog and ##cat and")
+    # As a tokenizer of pieces says it: "and" with what follows is one word, the last "and" another.
+    tokens = replace(tokens, words=torch.tensor([[-1, 0, 1, 2, 2, 3]]))
+    every = torch.ones(1, 6, 6, dtype=torch.bool)
+    assert relation(View(tokens, tokens, every, same=True))[0, 0].tolist() == [False, True, False, False, False, True]
+    # Dealt anew, a piece stays one wherever it comes to stand.
+    moved = dealt(tokens, [Text("a")], "0")
+    chosen = relation(View(moved, moved, every, same=True))[0, 0]
+    assert sorted(moved.words[0, chosen].tolist()) == [0, 3]
+    unknown = replace(tokens, words=torch.full_like(tokens.words, -1))
+    assert relation(View(unknown, unknown, every, same=True))[0, 0].sum() == 3
 
 
 def view_of(ids, causal=False):
