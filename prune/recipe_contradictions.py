@@ -24,7 +24,7 @@ def contradictions(said: Mapping[str, Any], of: Callable[[Path], str]) -> Iterat
     if evaluation and _origin(calibration) == _origin(evaluation):
         path: Path = ("data", "evaluation")
         problem = "the same texts as data.calibration; name another source or split, or leave it out"
-        yield Mistake(path, problem, place=of(path))
+        yield Mistake(path, problem, place=_blamed(of, path, ("data", "calibration")))
     for role in _block(keep, "roles"):
         if role not in ROLES:
             path = ("keep", "roles", role)
@@ -48,25 +48,30 @@ def _searches(said: Mapping[str, Any], of: Callable[[Path], str]) -> Iterator[Mi
     if search.get("kind") == "counts":
         if said.get("scope", "model") != "model":
             path: Path = ("search", "kind")
-            yield Mistake(
-                path, "counts decides how many heads each site loses, which takes scope: model", place=of(path)
-            )
+            problem = "counts decides how many heads each site loses, which takes scope: model"
+            yield Mistake(path, problem, place=_blamed(of, path, ("scope",)))
         if reach.get("drop") is not None and search.get("evaluations", 64) != 0:
             path = ("search", "evaluations")
             problem = (
                 "reach.drop tests on the texts that counts would choose by; set evaluations: 0, or leave reach out"
             )
-            yield Mistake(path, problem, place=of(path))
+            yield Mistake(path, problem, place=_blamed(of, path, ("reach",)))
     tried = search.get("kind") == "counts" and search.get("evaluations", 64) != 0
     if _block(said, "task").get("kind") == "lm-eval" and (tried or reach.get("drop") is not None):
         path = ("task", "kind")
         problem = "candidates would be tried on the documents that judge the result; use remove, or another task"
-        yield Mistake(path, problem, place=of(path))
+        yield Mistake(path, problem, place=_blamed(of, path, ("search",), ("reach",)))
     metered = [name for name in ("parameters", "operations", "cache") if remove.get(name) is not None]
     if reach.get("milliseconds") is not None and metered:
         path = ("remove",)
         problem = f"reach.milliseconds can be bounded by heads or fraction, not by {metered[0]}; leave it out"
-        yield Mistake(path, problem, place=of(path))
+        yield Mistake(path, problem, place=_blamed(of, path, ("reach",)))
+
+
+def _blamed(of: Callable[[Path], str], *paths: Path) -> str:
+    """The place to name where fields contradict one another: what `--set` changed, or the first one's."""
+    places = [of(path) for path in paths]
+    return next((place for place in places if place.startswith("--set")), places[0])
 
 
 def _block(said: Mapping[str, Any], name: str) -> Mapping[str, Any]:

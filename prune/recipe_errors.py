@@ -68,11 +68,18 @@ class Places:
     lines: dict[Path, str] = field(default_factory=dict)
 
     def of(self, path: Path) -> str:
-        """The place of a field, or of the closest field around it.
+        """The place of a field, or of the closest field around it; what `--set` changed in it is to blame first.
 
         >>> Places("my.yaml", {("keep",): "my.yaml:4"}).of(("keep", "heads"))
         'my.yaml:4'
+        >>> lines = {("remove",): "my.yaml:4", ("remove", "heads"): "--set remove.heads=900"}
+        >>> Places("my.yaml", lines).of(("remove",))
+        '--set remove.heads=900'
         """
+        inside = (line for known, line in self.lines.items() if known[: len(path)] == path and len(known) > len(path))
+        changed = next((line for line in inside if line.startswith("--set")), None)
+        if path and changed is not None:
+            return changed
         for end in range(len(path), 0, -1):
             if path[:end] in self.lines:
                 return self.lines[path[:end]]

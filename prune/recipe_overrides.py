@@ -54,7 +54,13 @@ def _put(source: Source, path: tuple[str, ...], value: Any, place: str) -> None:
             source.mistakes.append(Mistake(path, problem, place=place))
             return
         block = inner
-    _make_room(block, path, value)
+    rival = _rival(source, block, path)
+    if rival:
+        told = source.places.of((*path[:-1], rival))
+        problem = f"{told} says another {path[0]} already, and only one can hold; leave one of the two out"
+        source.mistakes.append(Mistake(path, problem, place=place))
+        return
+    _make_room(source, block, path, value)
     block[path[-1]] = value
     stale = [known for known in source.places.lines if known[: len(path)] == path]
     for known in stale:
@@ -64,11 +70,27 @@ def _put(source: Source, path: tuple[str, ...], value: Any, place: str) -> None:
     source.mistakes[:] = [m for m in source.mistakes if m.path[: len(path)] != path]
 
 
-def _make_room(block: dict[str, Any], path: tuple[str, ...], value: Any) -> None:
+#: Blocks that state one of several things, and the names of those; what else stands there belongs to one of them.
+_ONE_OF = {
+    ("remove",): ("heads", "fraction", "parameters", "operations", "cache"),
+    ("reach",): ("drop", "milliseconds"),
+}
+
+
+def _rival(source: Source, block: dict[str, Any], path: tuple[str, ...]) -> str:
+    """The other budget or result that an earlier `--set` asked for, where this one asks for another; "" if none."""
+    names = _ONE_OF.get(path[:-1], ())
+    others = [name for name in names if name != path[-1] and name in block] if path[-1] in names else []
+    return next((name for name in others if source.places.of((*path[:-1], name)).startswith("--set")), "")
+
+
+def _make_room(source: Source, block: dict[str, Any], path: tuple[str, ...], value: Any) -> None:
     """Another kind, budget or result to reach replaces what the recipe said: its settings mean nothing any more."""
     another_kind = path[-1] == "kind" and block.get("kind") != value
-    another_budget = path[:-1] == ("remove",) and path[-1] not in {*block, "length"}
-    results = {"drop", "milliseconds"}
-    another_result = path[:-1] == ("reach",) and path[-1] in results and bool(results & {*block} - {path[-1]})
-    if another_kind or another_budget or another_result:
-        block.clear()
+    names = _ONE_OF.get(path[:-1], ())
+    another_result = path[-1] in names and bool({*names} & {*block} - {path[-1]})
+    if another_kind or another_result:
+        # What was set by name beside it stays, in whatever order it was said.
+        set_too = {key for key in block if source.places.lines.get((*path[:-1], key), "").startswith("--set")}
+        for key in {*block} - set_too:
+            del block[key]

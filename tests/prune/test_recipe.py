@@ -411,6 +411,56 @@ def refusal_of(call):
     return None
 
 
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [
+        ("remove.heads=3", "remove.fraction=0.5"),
+        ("remove={heads: 3}", "remove.cache=0.5"),
+        ("reach.drop=0.1", "reach.milliseconds=3"),
+    ],
+)
+def test_two_budgets_by_set_are_refused_and_both_named(first, second):
+    field = second.partition("=")[0]
+    assert mistakes_of(SMALL + "remove: {parameters: 0.1}", [first, second])[field][:2] == (
+        f"--set {second}",
+        f"--set {first} says another {field.partition('.')[0]} already, and only one can hold; leave one of the two out",
+    )
+
+
+def test_a_budget_by_set_replaces_the_recipes_and_what_was_set_beside_it_stays():
+    text = SMALL + "remove: {heads: 4}"
+    for order in (["remove.length=64", "remove.operations=0.1"], ["remove.operations=0.1", "remove.length=64"]):
+        remove = Recipe.from_text(text, overrides=order).remove
+        assert (remove.heads, remove.operations, remove.length) == (None, 0.1, 64)
+    assert Recipe.from_text(text, overrides=["score.normalize=site", "score.kind=magnitude"]).score.normalize == "site"
+    assert Recipe.from_text(text, overrides=["remove.heads=2", "remove.heads=3"]).remove.heads == 3
+
+
+@pytest.mark.parametrize(
+    ("setting", "field"),
+    [
+        ("remove.length=8", "remove"),
+        ("score.kind=nonsense", "score"),
+        ("data.calibration.source=b.txt", "data.evaluation"),
+        ("scope=site", "search.kind"),
+        ("reach.drop=0.1", "search.evaluations"),
+    ],
+)
+def test_a_mistake_by_set_is_not_blamed_on_the_recipe(setting, field):
+    text = SMALL.replace("random", "magnitude") + (
+        "remove: {heads: 3}\nsearch: {kind: counts, evaluations: 8}\n"
+        "data: {calibration: {source: a.txt}, evaluation: {source: b.txt}}\n"
+    )
+    assert Recipe.from_text(text).remove.heads == 3
+    assert mistakes_of(text, [setting])[field][0] == f"--set {setting}"
+
+
+def test_a_budget_by_set_that_the_model_has_not_is_named_as_set():
+    recipe = Recipe.from_text(SMALL + "remove: {heads: 3}", "my.yaml", ["remove.heads=300"])
+    with pytest.raises(RecipeError, match=r"\n  --set remove.heads=300: remove: "):
+        check_against(recipe, sites_of())
+
+
 def refused_or_right(text, overrides=()):
     took = []
     while not took or (min(took) >= 1 and len(took) < 3):
