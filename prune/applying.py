@@ -20,6 +20,7 @@ from headwise.prune.operations import parameters
 from headwise.prune.plan import Plan
 from headwise.prune.proof import prove, require
 from headwise.prune.recipe import Recipe
+from headwise.prune.removable import removable
 from headwise.prune.surgery import cut
 from headwise.prune.tasks import choose_task
 
@@ -60,7 +61,7 @@ def apply_plan(
     opened = open_checkpoint(model, revision=revision, dtype=dtype, device=device, trust_remote_code=trust_remote_code)
     dense = opened.model
     sites = find_sites(dense)
-    plan.check(sites)
+    removable(dense, sites, plan.remove)
     if not plan.count:
         raise BadInput('the plan removes no head: there is nothing to cut; name heads, as in {"remove": {"3": [1, 7]}}')
     if plan.model and Path(plan.model).name != Path(model).name:

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, StrictInt, ValidationError, field_validator
 
-from headwise.analysis.errors import BadInput, CannotCut
+from headwise.analysis.errors import BadInput
 from headwise.analysis.plain import plain
-from headwise.analysis.sites import Site
 from headwise.prune.recipe_errors import did_you_mean, shown
 
 Head = Annotated[StrictInt, Field(ge=0)]
@@ -75,22 +73,6 @@ class Plan(BaseModel):
         """
         return sum(len(heads) for heads in self.remove.values())
 
-    def check(self, sites: Mapping[str, Site]) -> None:
-        """Return if the plan fits a model's sites; otherwise raise one error that names every mistake.
-
-        Raises:
-            BadInput: a site or head that the model does not have, or calls of one module that differ.
-            CannotCut: the plan is right, but a site it touches cannot be cut.
-
-        >>> Plan(remove={"0": [1]}).check({"0": Site("0", "attn", "attn.o", 2, 2, 8, kept=(0, 1))})
-        """
-        mistakes = list(_mistakes(self.remove, sites))
-        if mistakes:
-            raise BadInput("The plan does not fit the model:\n" + "\n".join(f"  {line}" for line in mistakes))
-        refused = [f"  {name}: {sites[name].refusal}" for name in self.remove if sites[name].refusal]
-        if refused:
-            raise CannotCut("The plan removes heads where nothing can be cut:\n" + "\n".join(refused))
-
     def save(self, path: str | Path) -> Path:
         """Write the plan as JSON, one line for a site's heads, and return the path.
 
@@ -133,23 +115,6 @@ class Plan(BaseModel):
             return cls.model_validate(content)
         except ValidationError as problem:
             raise BadInput(f"{path} is not a valid plan:\n{_explain(problem)}") from problem
-
-
-def _mistakes(remove: Mapping[str, list[int]], sites: Mapping[str, Site]) -> Iterator[str]:
-    for name, heads in remove.items():
-        site = sites.get(name)
-        if site is None:
-            yield f"{name!r}: no such site{did_you_mean(name, sites)}; the model has {', '.join(sites)}"
-            continue
-        beyond = [head for head in heads if head >= site.heads]
-        if beyond:
-            yield f"{name!r}: no head {', '.join(map(str, beyond))}; its heads are 0 to {site.heads - 1}"
-        for other in sites.values():
-            if other.module == site.module and remove.get(other.name, []) != heads:
-                yield (
-                    f"{name!r} and {other.name!r} are calls of one module: remove the same heads from both "
-                    f"(got {heads} and {remove.get(other.name, [])})"
-                )
 
 
 def _without_repeated_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from torch import nn
 
 from headwise.analysis.anatomy import dissect
-from headwise.analysis.errors import BadInput, CannotCut
-from headwise.analysis.gates import check_heads
+from headwise.analysis.errors import BadInput
 from headwise.analysis.paths import record_path
 from headwise.analysis.sites import Site, find_sites, read_record
 from headwise.prune.check import check_edits
@@ -19,12 +18,11 @@ from headwise.prune.decision import Decision, decide, dense
 from headwise.prune.edits import Edit
 from headwise.prune.incision import incise
 from headwise.prune.rehearsal import rehearse
+from headwise.prune.removable import Heads, removable
 from headwise.prune.replay import replay
 
 if TYPE_CHECKING:
     from headwise.prune.plan import Plan
-
-Heads = Mapping[str, Sequence[int]]
 
 log = logging.getLogger("headwise")
 
@@ -61,16 +59,12 @@ def cut(model: nn.Module, plan: Plan | Heads, *, inputs: Mapping[str, Any] | Non
     """
     sites = find_sites(model)
     heads: Any = getattr(plan, "remove", plan)
-    wanted = check_heads(sites, heads)
-    gone = {name: [h for h in listed if h not in sites[name].kept] for name, listed in wanted.items()}
-    again = {name: listed for name, listed in gone.items() if listed}
-    if again:
-        log.warning("already removed, left alone: %s", again)
-    remove = {name: [h for h in listed if h in sites[name].kept] for name, listed in wanted.items()}
-    remove = {name: listed for name, listed in remove.items() if listed}
+    remove = removable(model, sites, heads)
+    gone = {name: [head for head in sorted(listed) if head not in sites[name].kept] for name, listed in heads.items()}
+    if any(gone.values()):
+        log.warning("already removed, left alone: %s", {name: listed for name, listed in gone.items() if listed})
     if not remove:
         return model
-    _refuse(model, sites, remove)
     if not hasattr(model, "config"):
         raise BadInput(f"{type(model).__name__} has no configuration to carry the record of the cut")
     before = decisions_of(model, sites)
@@ -105,34 +99,6 @@ def read_decision(data: Mapping[str, Any]) -> Decision:
     return Decision(
         data["heads"], data["kv_heads"], tuple(data["kept"]), tuple(data["kv"]), data["ghost"], data["whole"]
     )
-
-
-def _refuse(model: nn.Module, sites: Mapping[str, Site], remove: Heads) -> None:
-    refused = {name: sites[name].refusal for name in remove if sites[name].refusal}
-    if refused:
-        listed = "; ".join(f"site {name}: {reason}" for name, reason in refused.items())
-        raise CannotCut(
-            f"cannot cut {listed}. Gating works (headwise.analysis.gated); leave these sites out of the plan."
-        )
-    owners: dict[int, str] = {}
-    for name, site in sites.items():
-        path, _, bare = site.output.partition(":")
-        weight = getattr(model.get_submodule(path), bare or "weight")
-        other = owners.setdefault(id(weight), name)
-        if sites[other].module != site.module and (name in remove or other in remove):
-            raise CannotCut(
-                f"sites {other} and {name} are two modules with one tied weight, so neither can lose heads by itself. "
-                "Gating works (headwise.analysis.gated); leave these sites out of the plan."
-            )
-    for name in remove:
-        site = sites[name]
-        twins = [other for other in sites.values() if other.module == site.module]
-        if any(sorted(remove.get(twin.name, [])) != sorted(remove[name]) for twin in twins):
-            names = ", ".join(twin.name for twin in twins)
-            raise CannotCut(
-                f"sites {names} are one module called {site.calls} times, so a cut takes the same heads from all of "
-                f"them; the plan takes {remove[name]} from site {name} only: name the same heads at each of them."
-            )
 
 
 def edits_between(model: nn.Module, sites: Mapping[str, Site], wanted: Mapping[str, Decision]) -> dict[str, Any]:

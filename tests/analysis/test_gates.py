@@ -105,6 +105,11 @@ def test_all_mistakes_are_told_at_once():
         check_heads(sites, {"x": [0], "1": [9]})
 
 
+def test_a_misspelt_site_is_asked_about():
+    with pytest.raises(BadInput, match=r"no site 'decoder\.cros\.1'; did you mean 'decoder\.cross\.1'"):
+        check_heads(find_sites(build(FAMILIES["t5"])), {"decoder.cros.1": [1]})
+
+
 def test_a_projection_that_is_read_without_being_called_is_noticed():
     """As torch's own fast path does: the hook would never fire, and the head would seem to do nothing."""
     model = build(FAMILIES["bert"])

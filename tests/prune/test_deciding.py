@@ -68,7 +68,7 @@ def test_a_plan_is_written_edited_and_applied(checkpoint, recipe_file, tmp_path,
     assert not torch.equal(*weights)
     assert main(["cut", str(checkpoint), str(written), "--output-dir", str(plain), "--quiet"]) == 2
     assert "exists" in capsys.readouterr().err
-    for wrong, said in (({"9": [0]}, "no such site"), ({}, "nothing to cut"), ({"0": [4]}, "no head 4")):
+    for wrong, said in (({"9": [0]}, "no site '9'"), ({}, "nothing to cut"), ({"0": [4]}, "no head 4")):
         written.write_text(json.dumps({**edited, "remove": wrong}))
         assert main(["cut", str(checkpoint), str(written), "--output-dir", str(tmp_path / "no"), "--quiet"]) == 2
         assert said in capsys.readouterr().err

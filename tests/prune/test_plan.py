@@ -5,17 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from headwise.analysis.errors import BadInput, CannotCut
-from headwise.analysis.sites import Site
+from headwise.analysis.errors import BadInput
 from headwise.prune.plan import Plan
-
-
-def site(name, heads=4, **more):
-    facts = {"module": f"l.{name}", "output": f"l.{name}.o", "kv_heads": heads, "head_dim": 8}
-    return Site(name, heads=heads, kept=tuple(range(heads)), **{**facts, **more})
-
-
-SITES = {name: site(name) for name in "01"}
 
 
 @given(st.dictionaries(st.sampled_from("0123"), st.sets(st.integers(0, 99), min_size=1).map(list)))
@@ -59,26 +50,6 @@ def test_unreadable_files_are_bad_input(tmp_path, content, said):
         Plan.load(path)
 
 
-def test_check_names_every_misfit_and_the_valid_sites():
-    with pytest.raises(BadInput) as caught:
-        Plan(remove={"7": [0], "1": [0, 4]}).check(SITES)
-    assert "'7': no such site; the model has 0, 1" in str(caught.value)
-    assert "'1': no head 4; its heads are 0 to 3" in str(caught.value)
-    Plan(remove={"1": [3]}).check(SITES)
-
-
-def test_calls_of_one_module_must_agree():
-    shared = {str(call): site(str(call), module="m", output="m.o", call=call, calls=2) for call in range(2)}
-    with pytest.raises(BadInput, match="calls of one module"):
-        Plan(remove={"0": [1]}).check(shared)
-    Plan(remove={"0": [1], "1": [1]}).check(shared)
-
-
-def test_a_site_that_cannot_be_cut_is_refused_with_its_reason():
-    with pytest.raises(CannotCut, match="sparse attention"):
-        Plan(remove={"0": [1]}).check({"0": site("0", refusal="sparse attention")})
-
-
 @pytest.mark.parametrize(
     ("content", "said"),
     [
@@ -99,9 +70,3 @@ def test_a_mistake_made_by_hand_is_one_clear_line(tmp_path, content, said):
     first, line = str(caught.value).splitlines()
     assert first == f"{path} is not a valid plan:"
     assert line.strip().startswith(said)
-
-
-def test_a_misspelt_site_is_asked_about():
-    sites = {name: site(name) for name in ("encoder.self.0", "decoder.cross.0")}
-    with pytest.raises(BadInput, match=r"no such site; did you mean 'decoder\.cross\.0'"):
-        Plan(remove={"decoder.cros.0": [1]}).check(sites)
