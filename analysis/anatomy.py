@@ -123,19 +123,14 @@ def _anatomy(path: str, module: nn.Module, modules: dict[str, nn.Module], counte
     if any(isinstance(getattr(module, mark, None), nn.Parameter) for mark in families.RECURRENT):
         return None
     parts = _parts(path, module)
-
-    def first(names: Iterable[str]) -> str:
-        found = next((name for name in names if name in parts), "")
-        return parts[found][0] if found else ""
-
-    query, key, value = first(families.QUERY), first(families.KEY), first(families.VALUE)
+    query, key, value = (_first(parts, names) for names in (families.QUERY, families.KEY, families.VALUE))
     # Short convolutions and gated units own an `in_proj`, too: one matrix is attention only under its name.
     named = "att" in type(module).__name__.lower() or "att" in path.rpartition(".")[2].lower()
-    fused = first(families.FUSED) if named and not query else ""
-    fused_kv = first(families.FUSED_KV) if query and not value else ""
+    fused = _first(parts, families.FUSED) if named and not query else ""
+    fused_kv = _first(parts, families.FUSED_KV) if query and not value else ""
     if not fused and not (query and (fused_kv or key)):
         return None
-    output = _output(path, first(families.OUTPUT), modules)
+    output = _output(path, _first(parts, families.OUTPUT), modules)
     if not output:
         return None
     numbers = _counts(module, modules, path, query, key, fused, widths(modules[output])[0])
@@ -156,6 +151,12 @@ def _parts(path: str, module: nn.Module) -> dict[str, tuple[str, nn.Module]]:
         if inner and len([grandchild for grandchild in child.children() if is_linear(grandchild)]) == 1:
             parts[name] = (f"{name}.{inner}", child.get_submodule(inner))
     return parts
+
+
+def _first(parts: dict[str, tuple[str, nn.Module]], names: Iterable[str]) -> str:
+    """The path of the first of the named parts that is there, or ``."""
+    found = next((name for name in names if name in parts), "")
+    return parts[found][0] if found else ""
 
 
 def _multihead(path: str, module: nn.MultiheadAttention) -> Anatomy:
