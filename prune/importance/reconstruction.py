@@ -30,6 +30,11 @@ class Reconstruction(BaseModel):
     less, but few texts may carry most of it. With `none` no loss is needed: all directions count the same,
     relative to the size of the output.
 
+    These products of moments treat tokens as if each moved the loss by itself (Kronecker factors, Martens & Grosse,
+    2015). Where a block moves many tokens alike and the model adds them up, as mean pooling does, that counts too
+    little, and where only one token is read, too much. What single heads cost unrepaired is known without that: the
+    squared gradient at their gates. `scaled` sets each block's costs so that in sum its heads cost just that.
+
     All costs come from the dense model unless `recollect` says after how many heads the model, without them and
     repaired, is looked at again (`rounds.ranks_in_rounds`); then the order alone drives the selection.
 
@@ -50,7 +55,11 @@ class Reconstruction(BaseModel):
         default="labels", description="whose gradient: the task's loss, or the outputs themselves, without labels"
     )
     ridge: float = Field(default=1e-2, gt=0, le=10, description="added to the diagonal, in units of its mean")
-
+    scaled: bool = Field(
+        default=True,
+        description="whether a block's costs are scaled to what the loss's gradient at its gates says; not for "
+        "`weight: none`",
+    )
     recollect: int | None = Field(
         default=None, ge=1, description="measure again after every so many heads; never if left out"
     )
@@ -82,7 +91,7 @@ class Reconstruction(BaseModel):
     def _costs(self, calibration: Calibration) -> RepairCosts:
         contexts = calibration.moments(self.weight, self.loss)
         slopes = None if self.weight == "none" else calibration.gradients(moments=True, loss=self.loss)
-        return RepairCosts(calibration.model, contexts, slopes, self.ridge)
+        return RepairCosts(calibration.model, contexts, slopes, self.ridge, scaled=self.scaled)
 
 
 class RepairCosts:
@@ -93,10 +102,12 @@ class RepairCosts:
         contexts: moments of its contexts (`collected.Collected`).
         slopes: where the loss gradients at the outputs are, or None if all directions count the same.
         ridge: see `repair_cost.ridged`.
+        scaled: whether what the heads of a block cost alone is to be, in sum, what their gates' gradients say.
     """
 
-    def __init__(self, model: Any, contexts: Any, slopes: Any, ridge: float) -> None:
+    def __init__(self, model: Any, contexts: Any, slopes: Any, ridge: float, *, scaled: bool = False) -> None:
         self._model, self._contexts, self._slopes, self._ridge = model, contexts, slopes, ridge
+        self._scaled = scaled and slopes is not None
         self._ready: dict[str, tuple[np.ndarray, np.ndarray]] = {}
 
     def start(self, block: Block) -> Any:
@@ -113,7 +124,7 @@ class RepairCosts:
 
     def alone(self, sites: Mapping[str, Site]) -> Resampled:
         """How the cost of each head by itself depends on the texts."""
-        return cost_alone(self._model, sites, self._contexts, self._slopes)
+        return cost_alone(self._model, sites, self._contexts, self._slopes, self._scaled)
 
     def _measure(self, block: Block) -> tuple[np.ndarray, np.ndarray]:
         """Second moment of the contexts and worth of their columns to the loss."""
@@ -128,7 +139,18 @@ class RepairCosts:
         weight = output_weight(self._model, site).double().cpu().numpy()
         if self._slopes is not None:
             slopes = sum(self._slopes.slopes[call.name] for call in block.sites)
-            return second, weight.T @ (slopes / self._slopes.examples).cpu().numpy() @ weight
+            worth = weight.T @ (slopes / self._slopes.examples).cpu().numpy() @ weight
+            return second, worth * (self._scale(block, moments, worth) if self._scaled else 1.0)
         worth = weight.T @ weight
         size = float(np.sum(worth * second))
         return second, worth / size if size > 0 else worth
+
+    def _scale(self, block: Block, moments: Any, worth: np.ndarray) -> float:
+        """What the block's heads cost one by one by their gates, over the same by the products of moments."""
+        heads, width = len(block.sites[0].kept), block.sites[0].head_dim
+        # Some projections read more columns than those of heads, behind them.
+        price = (worth * moments.matrix(centred=False))[: heads * width, : heads * width]
+        ours = float(np.einsum("hihj->", price.reshape(heads, width, heads, width)))
+        gates = [self._slopes.gates[call.name].total().outer for call in block.sites]
+        theirs = sum(float(np.trace(outer[:heads, :heads])) for outer in gates) / self._slopes.examples
+        return theirs / ours if ours > 0 and theirs > 0 else 1.0

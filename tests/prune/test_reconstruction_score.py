@@ -1,6 +1,7 @@
 """The cost after repair: equal to least squares for every set of heads."""
 
 import itertools
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -10,11 +11,13 @@ from headwise.analysis.errors import BadInput
 from headwise.analysis.projections import output_bias, output_weight
 from headwise.analysis.sites import Site, find_sites
 from headwise.prune.compensation.reconstruction import Reconstruct
+from headwise.prune.importance.collected import GateSums
 from headwise.prune.importance.moments import Moments
 from headwise.prune.importance.reconstruction import Reconstruction, RepairCosts
 from headwise.prune.importance.repair_cost import RepairCost, ridged
 from headwise.prune.importance.scores import removal_ranks
 from headwise.prune.selection import Budget, Keep, select
+from headwise.prune.selection.blocks import Block
 from headwise.prune.surgery import cut
 from tests.prune.importance_scene import ROWS, Labels, batched, blocks, calibration, flat, made
 
@@ -120,12 +123,13 @@ def test_reconstruction_cost_on_a_model_equals_the_formula(name, weight):
     handle.remove()
     c, g = torch.cat(contexts).numpy(), torch.cat(slopes).numpy()
     w = (g**2).sum(1) if weight == "gradient" else np.ones(len(c))
+    scale = scale_by_hand(matrix, [context.numpy() for context in contexts], slopes, w) if weight != "none" else 1.0
     c = c - (w @ c / w.sum() if bias is not None else 0)
     second = (c * w[:, None]).T @ c / w.sum()
     inner = g.T @ g / len(ROWS) if weight != "none" else np.eye(32) / np.trace(matrix @ second @ matrix.T)
     score = Reconstruction(weight=weight).score(calibration(model))
     head = np.arange(8, 16)
-    expected = brute_cost(second, matrix, inner, head, 1e-2)
+    expected = scale * brute_cost(second, matrix, inner, head, 1e-2)
     assert score.costs.start(blocks(model)["1"]).costs([(1,)])[0] == pytest.approx(expected, rel=1e-6)
 
 
@@ -179,12 +183,49 @@ def costs_by_hand(model, gone):
         handle.remove()
         left = [head for head in range(4) if head not in gone.get(name, [])]
         assert matrix.shape[1] == 8 * len(left)
-        second = np.cov(torch.cat([context[0].detach() for context, _ in seen]).numpy().T, ddof=0)
-        inner = torch.cat(slopes).numpy()
+        tokens = torch.cat([context[0].detach() for context, _ in seen]).numpy()
+        second, inner = np.cov(tokens.T, ddof=0), torch.cat(slopes).numpy()
+        scale = scale_by_hand(matrix, [context[0].detach().numpy() for context, _ in seen], slopes)
         for place, head in enumerate(left if len(left) > 1 else []):
             columns = np.arange(8 * place, 8 * place + 8)
-            prices[name, head] = brute_cost(second, matrix, inner.T @ inner / len(ROWS), columns, 1e-2)
+            prices[name, head] = scale * brute_cost(second, matrix, inner.T @ inner / len(ROWS), columns, 1e-2)
     return prices
+
+
+def scale_by_hand(matrix, contexts, slopes, weights=None):
+    """Squared gradients at the gates of all heads, over the same by products of second moments, head by head."""
+    heads = [np.arange(at, at + 8) for at in range(0, matrix.shape[1], 8)]
+    tokens = np.concatenate(contexts)
+    weights = np.ones(len(tokens)) if weights is None else weights
+    second = (tokens * weights[:, None]).T @ tokens / weights.sum()
+    inner = sum(slope.numpy().T @ slope.numpy() for slope in slopes)
+    exact = sum(
+        np.einsum("tc,oc,to->", context[:, head], matrix[:, head], slope.numpy()) ** 2
+        for context, slope in zip(contexts, slopes, strict=True)
+        for head in heads
+    )
+    products = sum(np.trace(inner @ matrix[:, head] @ second[np.ix_(head, head)] @ matrix[:, head].T) for head in heads)
+    return exact / products
+
+
+def test_costs_are_scaled_to_the_gradients_at_the_gates():
+    """A text whose tokens all move the loss alike: by tokens its cost counts once, at the gates tokens squared."""
+    site = Site("0", "a", "a.o", 1, 1, 2, kept=(0,))
+    tokens, slope = torch.ones(1, 5, 2, dtype=torch.float64), torch.ones(5, 1, dtype=torch.float64)
+    moments = Moments.zeros(2)
+    moments.add(tokens[0])
+    gates = GateSums.zeros(1, 2)
+    gate = tokens.sum((1, 2)).reshape(1, 1)
+    gates.add(torch.tensor([0]), gate, gate, torch.ones(1, 2), torch.tensor([5]))
+    model = torch.nn.ModuleDict({"a": torch.nn.ModuleDict({"o": torch.nn.Linear(2, 1)})}).double()
+    torch.nn.init.ones_(model["a"]["o"].weight)
+    contexts = SimpleNamespace(fit={"0": moments}, held={"0": Moments.zeros(2)})
+    slopes = SimpleNamespace(slopes={"0": slope.T @ slope}, gates={"0": gates}, examples=1)
+    plain, scaled = (RepairCosts(model, contexts, slopes, 1e-2, scaled=yes) for yes in (False, True))
+    block = Block((site,))
+    # The Kronecker product says 5 tokens times (1 + 1)^2; the gates say (5 * 2)^2.
+    assert scaled._scale(block, moments, np.full((2, 2), 5.0)) == pytest.approx(100 / 20)
+    np.testing.assert_allclose(scaled._measure(block)[1], 5 * plain._measure(block)[1])
 
 
 def test_in_rounds_every_head_goes_that_costs_least_in_the_repaired_and_cut_model():
