@@ -43,7 +43,7 @@ def compare_speed(
 
     Every round times a block of calls of the dense model, of the cut model, and of the dense model once
     more, in random order; ratios are taken within rounds, so what slows the machine down slows down all
-    three. `ratio` is dense over cut time (above 1: faster) with the bootstrap interval of its median.
+    three. `ratio` is dense over cut time (above 1: faster) with the interval that a sign test leaves to its median.
     `drift`, the dense model against itself (99 %), shows what the machine alone can do; a difference is
     `significant` only if a sign test over rounds says so (`p`) and its interval lies
     beyond anything that the drift's reaches, in either direction. `operation_ratio` is the speed-up

@@ -156,9 +156,11 @@ def _row(what: str, row: Mapping[str, Any], alone: bool) -> list[object]:
     place = [what, row["batch"], row["length"]]
     if alone:
         return [*place, f"{row['cut_ms']['median']:.2f}"]
+    from headwise.prune.report.doubt import doubt
+
     ratio, predicted = row["ratio"], row.get("operation_ratio")
     faster = f"{ratio['median']:.2f}x ({ratio['low']:.2f} to {ratio['high']:.2f})"
     if not row["significant"]:
-        faster += ", no significant difference"
+        faster += f", {doubt(row)}"
     times = [f"{row[side]['median']:.2f}" for side in ("dense_ms", "cut_ms")]
     return [*place, *times, faster, f"{predicted:.2f}x" if predicted else ""]

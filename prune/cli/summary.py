@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from headwise.prune.report.content import content
 from headwise.prune.report.document import Report
+from headwise.prune.report.doubt import doubt
 from headwise.prune.report.formats import (
     count,
     in_metric,
@@ -78,7 +79,7 @@ def _speed(speed: Mapping[str, Any]) -> Iterator[list[str]]:
         ratio = row.get("ratio", {})
         change = f"{times(ratio.get('median'))} ({times(ratio.get('low'))} to {times(ratio.get('high'))})"
         if not row.get("significant"):
-            change += ", no significant difference"
+            change += f", {doubt(row)}"
         yield [
             f"batch {row['batch']} × {row['length']} tokens",
             milliseconds(row.get("dense_ms", {}).get("median")),

@@ -9,6 +9,7 @@ from typing import Any
 
 from headwise.analysis.errors import BadInput
 from headwise.prune.report.document import SCHEMA
+from headwise.prune.report.doubt import doubt
 from headwise.prune.report.folder import Folder, read_folder
 from headwise.prune.report.formats import Number
 from headwise.prune.report.heads import removed_heads, scores_of
@@ -22,6 +23,7 @@ class Run:
     Attributes:
         number: from 1, the mark in the plot.
         cost_significant: whether the data tell the dense and the cut model apart.
+        gain_doubt: why the two times do not count as different; empty if they do.
         setting: (batch, length) that the speed is from.
         plotted: whether the plot can show it beside the others.
     """
@@ -49,7 +51,7 @@ class Run:
     ratio_low: Number
     ratio_high: Number
     operation_ratio: Number
-    gain_significant: bool
+    gain_doubt: str
     parameters: tuple[int, int] | None
     proof_passed: bool | None
     plotted: bool
@@ -152,7 +154,7 @@ def _run(number: int, folder: Folder, metric: str, setting: tuple[int, int] | No
         ratio_low=ratio.get("low"),
         ratio_high=ratio.get("high"),
         operation_ratio=row.get("operation_ratio"),
-        gain_significant=bool(row.get("significant")),
+        gain_doubt=doubt(row) if row else "",
         parameters=None if before is None or after is None else (int(before), int(after)),
         proof_passed=bool(folder.proof["passed"]) if "passed" in folder.proof else None,
         plotted=bool(metric) and accuracy.get("metric") == metric and bool(ratio) and cut.get("value") is not None,

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from headwise.prune.report import formats
+from headwise.prune.report.doubt import doubt
 from headwise.prune.report.escape import Verbatim, fenced, markdown, visible
 from headwise.prune.report.words import pairs
 
@@ -55,7 +56,7 @@ def _environment(**options: Any) -> Environment:
     )
     functions: dict[str, Any] = {name: getattr(formats, name) for name in _NAMES}
     functions["broken"] = _broken
-    functions |= {"pairs": pairs, "fenced": fenced}
+    functions |= {"pairs": pairs, "fenced": fenced, "doubt": doubt}
     environment.filters.update(functions)
     environment.globals.update(functions)
     return environment

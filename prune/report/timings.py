@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from headwise.prune.report import formats
+from headwise.prune.report.doubt import doubt
 
 
 @dataclass(frozen=True)
@@ -20,7 +21,7 @@ class Timed:
     ratio: str
     interval: str
     predicted: str
-    significant: bool
+    doubt: str
 
 
 def timings(speed: Mapping[str, Any]) -> list[Timed]:
@@ -54,7 +55,7 @@ def _timed(what: str, where: str, row: Mapping[str, Any]) -> Timed:
         ratio=formats.times(ratio.get("median")),
         interval=f"{formats.fixed(ratio.get('low'))} to {formats.fixed(ratio.get('high'))}",
         predicted=formats.times(row.get("operation_ratio")),
-        significant=bool(row.get("significant")),
+        doubt=doubt(row),
     )
 
 

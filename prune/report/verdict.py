@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from headwise.prune.report.document import Figure, Head, Limit, Role, Similarity, Verdict
+from headwise.prune.report.doubt import doubt
 from headwise.prune.report.folder import Folder
 from headwise.prune.report.formats import (
     Number,
@@ -199,7 +200,7 @@ def _gain(speed: Mapping[str, Any], row: Mapping[str, Any]) -> Figure:
         f"the removed operations alone predict {times(row.get('operation_ratio'))}",
     ]
     if not row.get("significant"):
-        details.append("no significant difference")
+        details.append(doubt(row))
     said = speed.get("forecast")
     if said:
         details.append(

@@ -33,6 +33,7 @@ from headwise.prune.generation_speed import generates
 from headwise.prune.inputs import fitting, inputs_to_time
 from headwise.prune.operations import operations, parameters, size_in_bytes
 from headwise.prune.peak_memory import peak_memory
+from headwise.prune.report.doubt import doubt
 from headwise.prune.speed import compare_speed, drift_of
 from headwise.prune.timing import Times, row_of
 
@@ -234,6 +235,20 @@ def test_few_rounds_are_not_sure_of_anything_that_a_sign_test_is_not():
     assert not row["significant"]
     row = timed(itertools.repeat(0.02), itertools.repeat(0.01), batches=(1,), lengths=(3,), rounds=6)[0]["rows"][0]
     assert row["significant"]
+
+
+@pytest.mark.parametrize("rounds", [3, 6, 7, 9, 12, 20, 30])
+def test_interval_test_and_words_say_the_same(rounds):
+    draw, said = np.random.default_rng(rounds), set()
+    for _ in range(40):
+        dense, cut, again = (t * np.exp(0.03 * draw.standard_normal(rounds)) for t in (1.01, 1.0, 1.01))
+        row = row_of(Times(dense, cut, again, {"dense": 1, "cut": 1}, True), (1, 1), seed=0)
+        apart = not row["ratio"]["low"] <= 1 <= row["ratio"]["high"]
+        assert apart == (row["p"] < 0.05) or rounds < 6
+        # Beside an interval that excludes 1 stands what is held against it.
+        assert row["significant"] or rounds < 6 or apart == ("against itself" in doubt(row))
+        said.add(doubt(row))
+    assert said == {"3 rounds are too few to tell"} if rounds == 3 else "no significant difference" in said
 
 
 def test_the_time_budget_is_kept_and_the_rounds_say_so():

@@ -1,0 +1,42 @@
+"""Doubt: why a ratio of times that looks like a difference is not called one."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from math import inf
+from typing import Any
+
+from headwise.prune.report import formats
+
+#: With fewer rounds no sign test reaches 5 %, whatever was measured.
+FEWEST_ROUNDS = 6
+_LEVEL = 0.05
+
+
+def doubt(row: Mapping[str, Any]) -> str:
+    """Why the two times of a row do not count as different, in words; "" if they do.
+
+    Beside an interval that excludes 1 stands what is held against it: too few rounds, or how far the machine was from
+    itself when the same model was timed twice.
+
+    >>> doubt({"significant": False, "ratio": {"low": 0.9, "high": 1.2}})
+    'no significant difference'
+    >>> doubt({"significant": False, "ratio": {"low": 1.1, "high": 1.2}, "p": 0.25, "rounds": 3})
+    '3 rounds are too few to tell'
+    >>> doubt({"significant": False, "ratio": {"low": 1.1, "high": 1.2}, "p": 0.01, "drift": {"low": 0.8, "high": 1.05}})
+    'no significant difference: the same model against itself varied up to 1.25×'
+    """
+    if row.get("significant"):
+        return ""
+    ratio, drift, p, rounds = (row.get(name) for name in ("ratio", "drift", "p", "rounds"))
+    if rounds is not None and rounds < FEWEST_ROUNDS:
+        return f"{formats.plural(rounds, 'round')} {'is' if rounds == 1 else 'are'} too few to tell"
+    low, high = (ratio or {}).get("low"), (ratio or {}).get("high")
+    if low is None or high is None or low <= 1 <= high:
+        return "no significant difference"
+    if p is not None and p >= _LEVEL:
+        return f"no significant difference: p = {formats.p_value(p)}"
+    apart = [end for end in ((drift or {}).get("high"), 1 / ((drift or {}).get("low") or inf)) if end]
+    if not apart:
+        return "no significant difference"
+    return f"no significant difference: the same model against itself varied up to {formats.times(max(apart))}"
