@@ -55,15 +55,14 @@ def gated(
             raise BadInput(f"gate of site {name}: got {tuple(gate.shape)}, expected [{sites[name].heads}]")
         scales[name] = gate * scales[name].to(gate) if name in scales else gate
 
-    def visit(site: Site, context: Tensor) -> Tensor:
-        return context * _columns(site, scales[site.name], context)
-
     with contextlib.ExitStack() as stack:
         called = {name: sites[name] for name in scales if not never_called(model, sites[name])}
         for name in scales:
             if name not in called:
                 stack.enter_context(_scaled_weight(model, sites[name], scales[name]))
-        stack.enter_context(at_projections(model, called, visit))
+        stack.enter_context(
+            at_projections(model, called, lambda site, context: context * _columns(site, scales[site.name], context))
+        )
         yield model
 
 
@@ -91,10 +90,7 @@ def contexts(model: nn.Module, sites: Mapping[str, Site] | None = None) -> Itera
             "be seen; leave these sites out."
         )
 
-    def visit(site: Site, context: Tensor) -> None:
-        seen[site.name].append(context)
-
-    with at_projections(model, sites, visit):
+    with at_projections(model, sites, lambda site, context: seen[site.name].append(context)):
         yield seen
 
 
@@ -136,21 +132,18 @@ class _Watches:
         self.passed = dict.fromkeys(self.calls, 0)
 
     def at(self, path: str) -> Callable[[nn.Module, tuple[Any, ...]], Any]:
-        def hook(module: nn.Module, args: tuple[Any, ...]) -> Any:
-            calls = next(iter(self.calls[path].values())).calls
-            site = self.calls[path].get(self.passed[path] % calls)
-            self.passed[path] += 1
-            self.total[path] += 1
-            changed = None if site is None else self.visit(site, args[0])
-            return None if changed is None else (changed, *args[1:])
+        return lambda module, args: self._passes(path, args)
 
-        return hook
+    def _passes(self, path: str, args: tuple[Any, ...]) -> Any:
+        calls = next(iter(self.calls[path].values())).calls
+        site = self.calls[path].get(self.passed[path] % calls)
+        self.passed[path] += 1
+        self.total[path] += 1
+        changed = None if site is None else self.visit(site, args[0])
+        return None if changed is None else (changed, *args[1:])
 
     def ran(self, path: str) -> Callable[[nn.Module, Any, Any], None]:
-        def hook(module: nn.Module, args: Any, output: Any) -> None:
-            self.ran_modules.add(path)
-
-        return hook
+        return lambda module, args, output: self.ran_modules.add(path)
 
     def check(self) -> None:
         for module in sorted(self.ran_modules):
