@@ -30,6 +30,8 @@ _WELL_QUOTED = re.compile(r'"(?:[^"]|"")*"')
 # Not splitlines(): text may hold U+2028, vertical tabs and other marks that end no line of a table.
 _LINE_END = re.compile(r"\r\n?|\n")
 _NO_LIMIT = 2**31 - 1
+#: Names of columns that tables usually have; as a whole cell they are no text and no label.
+_USUAL = {"text", "texts", "sentence", "sentence1", "sentence2", "label", "labels", "premise", "hypothesis", "question"}
 
 
 @dataclass(frozen=True)
@@ -83,7 +85,8 @@ def open_table(path: Path, columns: Sequence[str | int | None] = (), header: boo
 
     Args:
         path: .csv, .tsv, .tab, .jsonl, .ndjson, .json, .parquet or .pq.
-        columns: the columns that will be asked for; only numbers mean that a CSV or TSV has no header line.
+        columns: the columns that will be asked for; only numbers mean that a CSV or TSV has no header line, unless
+            its first line has one of the usual names of columns (`text`, `label`, …) as a cell; `notes` says so.
         header: says so outright.
 
     Raises:
@@ -99,6 +102,7 @@ def open_table(path: Path, columns: Sequence[str | int | None] = (), header: boo
             if header is None:
                 given = [column for column in columns if column is not None]
                 header = not given or any(_number(column) is None for column in given)
+                return _delimited(path, kind, header, guess=not header)
             return _delimited(path, kind, header)
     except UnicodeDecodeError as error:
         raise BadInput(f"{path}: not UTF-8 text ({error}); convert it first") from error
@@ -107,13 +111,16 @@ def open_table(path: Path, columns: Sequence[str | int | None] = (), header: boo
     raise BadInput(f"{path}: unknown kind of table; expected one of {', '.join(FORMATS)}")
 
 
-def _delimited(path: Path, kind: str, header: bool) -> Table:
+def _delimited(path: Path, kind: str, header: bool, *, guess: bool = False) -> Table:
     with path.open(encoding="utf-8-sig", newline="") as file:
         content = file.read()
     delimiter = _delimiter(content, kind)
     rows, notes = _parse(content, delimiter)
     if not rows:
         raise BadInput(f"{path}: the file is empty")
+    if guess and any(cell.strip().lower() in _USUAL for cell in rows[0]):
+        header = True
+        notes += ("the first line is taken for a header, by its names; header: false reads it as a row",)
     columns = rows[0] if header else [str(i) for i in range(len(rows[0]))]
     body = rows[1:] if header else rows
     whole = [row for row in body if len(row) == len(columns)]

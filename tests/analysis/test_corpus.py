@@ -423,6 +423,17 @@ def test_a_csv_with_one_bare_quote_keeps_its_rows(tmp_path):
     assert [t.text for t in read_table(path, "text", "label").texts] == ['"half', "whole", '5" disk']
 
 
+def test_a_header_is_no_row_where_columns_are_numbered(tmp_path):
+    path = tmp_path / "named.tsv"
+    path.write_text("Label\tid\ttext\npos\t1\tgood\nneg\t2\ttext\n")
+    found = read_table(path, 2, 0)
+    assert [(text.text, text.label) for text in found.texts] == [("good", "pos"), ("text", "neg")]
+    assert found.notes == ("the first line is taken for a header, by its names; header: false reads it as a row",)
+    assert len(read_table(path, 2, 0, header=False)) == 3
+    path.write_text("pos\t1\tthe text\nneg\t2\tlabel me\n")
+    assert (len(read_table(path, 2, 0)), read_table(path, 2, 0).notes) == (2, ())
+
+
 def test_no_header_and_label_in_any_column(tmp_path):
     path = tmp_path / "a.csv"
     path.write_text("1,good film\n0,bad film\n")
