@@ -59,6 +59,7 @@ def decide(
     Raises:
         BadInput: the budget cannot be met, or nothing stays under the drop.
     """
+    recipe.keep.tell_unmet(calibration.sites, evidence)
     scores = scores or recipe.score.score(calibration)
     if recipe.searched and judge is None:
         raise BadInput("there are no texts to judge candidates on; give more calibration texts")

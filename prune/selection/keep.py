@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
@@ -10,6 +11,8 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StrictInt
 
 from headwise.analysis.errors import BadInput
 from headwise.analysis.sites import Site
+
+log = logging.getLogger("headwise")
 
 Head = Annotated[StrictInt, Field(ge=0)]
 
@@ -77,6 +80,18 @@ class Keep(BaseModel):
             raise BadInput("The keep-rules do not fit the model:\n" + "\n".join(f"  {line}" for line in mistakes))
         return {name: heads for name, heads in found.items() if heads}
 
+    def tell_unmet(self, sites: Mapping[str, Site], evidence: Any) -> None:
+        """Warn of rules about roles that ask in vain: fewer heads surely play the role than are to stay.
+
+        >>> Keep().tell_unmet({}, None)
+        """
+        for role, number in self.roles.items():
+            found = len(_holders(role, sites, evidence, {}))
+            if number == "all" and not found:
+                log.warning("keep.roles.%s: no head surely plays it, so none is kept for it", role)
+            elif number != "all" and found < number:
+                log.warning("keep.roles.%s: %s to stay, surely played by %s", role, number, found or "none")
+
 
 def _resolve(layer: int | str, sites: Mapping[str, Site]) -> tuple[str | None, list[str]]:
     if isinstance(layer, str) and layer in sites:
@@ -101,19 +116,23 @@ def _keep_role(
     if assigned is None:
         known = sorted({name.split("/")[1] for name in evidence.arrays if name.endswith("/assigned")})
         return [f"keep.roles: the evidence knows no role {role!r}; it has {', '.join(known) or 'none'}"]
-    strength = evidence.arrays.get(f"roles/{role}/excess", assigned)
-    holders = [
-        (
-            site not in found or head not in found[site],
-            -float(np.nan_to_num(strength[index])),
-            index,
-            site,
-            head,
-        )
-        for index, (site, head) in enumerate(evidence.heads)
-        if assigned[index] and site in sites and head in sites[site].kept
-    ]
+    holders = _holders(role, sites, evidence, found)
     wanted = len(holders) if number == "all" else int(number)
     for *_, site, head in sorted(holders)[:wanted]:
         found[site].setdefault(head, f"one of the strongest {role} heads (keep.roles)")
     return []
+
+
+def _holders(
+    role: str, sites: Mapping[str, Site], evidence: Any, found: Mapping[str, Mapping[int, str]]
+) -> list[tuple[bool, float, int, str, int]]:
+    """The heads that play a role, to be sorted: those that stay anyway, then by their evidence; site and head last."""
+    assigned = evidence.arrays.get(f"roles/{role}/assigned")
+    if assigned is None:
+        return []
+    strength = evidence.arrays.get(f"roles/{role}/excess", assigned)
+    return [
+        (site not in found or head not in found[site], -float(np.nan_to_num(strength[index])), index, site, head)
+        for index, (site, head) in enumerate(evidence.heads)
+        if assigned[index] and site in sites and head in sites[site].kept
+    ]

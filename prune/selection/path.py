@@ -92,6 +92,7 @@ def walk(
     [{'0': [1]}, {'0': [1, 2]}, {'0': [0, 1, 2]}]
     """
     keep = keep or Keep()
+    keep.tell_unmet(sites, evidence)
     rooms = rooms_of(sites, keep, unit, evidence)
     total = reachable(sites, budget, scope, keep, unit, evidence)
     quota = quota_of(rooms, total, scope) if scope == "uniform" else None

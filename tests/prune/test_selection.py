@@ -9,7 +9,7 @@ from pydantic import ValidationError
 
 from headwise.analysis.errors import BadInput
 from headwise.analysis.sites import Site, heads_of
-from headwise.prune.selection import AdditiveCosts, Budget, Exchange, Keep, reachable, select
+from headwise.prune.selection import AdditiveCosts, Budget, Exchange, Keep, reachable, select, walk
 from headwise.prune.selection.blocks import blocks_of
 
 
@@ -199,6 +199,21 @@ def test_keep_rules_that_match_nothing_are_named_all_at_once():
         assert part in str(caught.value)
     with pytest.raises(BadInput, match="no evidence about roles"):
         choose(sites, Budget(heads=1), keep=Keep(roles={"local": 1}))
+
+
+def test_a_role_that_too_few_heads_play_is_said(caplog):
+    sites = {"0": site("0")}
+    evidence = roles_of(sites, [True, False, False, False], [0.9, 0.0, 0.0, 0.0])
+    Keep(roles={"local": 1}).tell_unmet(sites, evidence)
+    Keep(roles={"local": "all"}).tell_unmet(sites, evidence)
+    assert not caplog.messages
+    Keep(roles={"local": 2}).tell_unmet(sites, evidence)
+    walk(sites, AdditiveCosts({"0": np.arange(4.0)}), Budget(heads=1), keep=Keep(roles={"local": 3}), evidence=evidence)
+    Keep(roles={"local": "all"}).tell_unmet(sites, roles_of(sites, [False] * 4, [0.0] * 4))
+    assert caplog.messages == [
+        "keep.roles.local: 2 to stay, surely played by 1", "keep.roles.local: 3 to stay, surely played by 1",
+        "keep.roles.local: no head surely plays it, so none is kept for it",
+    ]  # fmt: skip
 
 
 def test_a_bare_layer_number_must_mean_one_site():
