@@ -57,7 +57,7 @@ REPAIRS: dict[str, dict[str, Any]] = {
     "none": {"kind": "none"},
     "bias": {"kind": "bias"},
     "scale": {"kind": "scale"},
-    "least squares": {"kind": "reconstruction", "correct": "none"},
+    "least squares": {"kind": "reconstruction", "values": "keep", "correct": "none"},
     "reconstruction": {"kind": "reconstruction"},
     "sequential": {"kind": "sequential"},
 }

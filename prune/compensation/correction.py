@@ -22,7 +22,7 @@ from headwise.analysis.projections import output_bias, output_weight
 from headwise.analysis.sites import Site
 from headwise.analysis.still import still
 from headwise.prune.importance.calibration import Calibration
-from headwise.prune.importance.gradients import by_token, valid_rows
+from headwise.prune.importance.gradients import by_token, collect, valid_rows
 from headwise.prune.importance.outputs import Outputs
 from headwise.prune.importance.repair_cost import ridged
 from headwise.prune.selection.blocks import Block
@@ -48,6 +48,7 @@ def correct(
     wanted: Mapping[str, float],
     ridge: float,
     with_bias: bool = True,
+    anew: bool = False,
 ) -> dict[str, float]:
     """Change the kept columns of the projections that lost heads so that the outputs come closest to `wanted`.
 
@@ -67,13 +68,15 @@ def correct(
         wanted: what the dense model put out (`Calibration.outputs`).
         ridge: of the contexts' second moment, in units of its mean diagonal.
         with_bias: whether biases change where there are any.
+        anew: whether contexts are no longer those of the dense model, and have to be looked at again.
 
     Returns:
         `before` and `expected`: root mean square of what the outputs lack, and the same on texts that are left out.
     """
     gates = {site.name: list(heads) for block, heads in lost.items() for site in block.sites}
-    found = calibration.contexts()
+    found = None if anew else calibration.contexts()
     with still(calibration.model), gated(calibration.model, gates):
+        found = found or collect(calibration.model, calibration.sites, calibration.batches, label="Moments of contexts")
         shapes = _shapes(calibration, found, lost, ridge, with_bias)
         features: dict[str, list[Tensor]] = {name: [] for name in shapes}
         lacks: list[float] = []
@@ -168,7 +171,7 @@ class _Shape:
 def _shapes(
     calibration: Calibration, found: Any, lost: Mapping[Block, Sequence[int]], ridge: float, biased: bool
 ) -> dict[str, _Shape]:
-    slopes = _slopes(calibration, tuple(lost))
+    slopes = slopes_of(calibration, tuple(lost))
     shapes = {}
     for block, heads in lost.items():
         site = block.sites[0]
@@ -193,7 +196,7 @@ def _directions(second: np.ndarray) -> np.ndarray:
     return np.asarray(vectors / np.sqrt(values))
 
 
-def _slopes(calibration: Calibration, blocks: tuple[Block, ...]) -> dict[str, np.ndarray]:
+def slopes_of(calibration: Calibration, blocks: tuple[Block, ...]) -> dict[str, np.ndarray]:
     """Second moment of the gradient at the blocks' outputs, from the first texts."""
     sums: dict[str, Any] = dict.fromkeys((block.name for block in blocks), 0.0)
     seen = 0

@@ -20,6 +20,10 @@ class Reconstruct(BaseModel):
     no bias is added to a projection that has none. With `weight: gradient` tokens count by the squared
     gradient of the loss at the block's output, so that the repair is best where the loss feels it.
 
+    The values of the heads that stay are then refitted along with the projection (`values: refit`): what a head reads
+    through its map holds more than its own few features, also what the heads that go had to say; see
+    `values.refit_values`. `auto` does so where the outputs are scores of whole texts.
+
     What is still missing in the model's own outputs is then brought back by one linear least-squares step through
     all repaired blocks at once (`correct: outputs`); see `correction.correct`. It needs no labels. `auto` does so
     where the outputs are scores of whole texts: of thousands of tokens' outputs a text tells too little.
@@ -44,15 +48,21 @@ class Reconstruct(BaseModel):
         description="`outputs` then brings the outputs back to the dense model's; `auto` if they score whole texts",
     )
 
+    values: Literal["auto", "refit", "keep"] = Field(
+        default="auto",
+        description="whether the values of heads that stay are refitted, too; `auto` if outputs score whole texts",
+    )
+
     @property
     def passes(self) -> float:
         """Forward-backward passes over the calibration texts (fewer if the score made the first of them).
 
-        >>> Reconstruct(correct="none").passes
+        >>> Reconstruct(correct="none", values="keep").passes
         1.0
         """
-        # The correction reads the dense outputs, then goes forward and back, and looks at a few texts before.
-        return 1.0 if self.correct == "none" else 1.0 + 4 / 3
+        # The correction reads the dense outputs, then goes forward and back, and looks at a few texts before; refitted
+        # values need the maps, and contexts once more.
+        return 1.0 + (0.0 if self.correct == "none" else 4 / 3) + (0.0 if self.values == "keep" else 2 / 3)
 
     def repair(self, calibration: Calibration, remove: Mapping[str, Sequence[int]]) -> dict[str, Any]:
         """Refit the projections and report the relative error per site.
@@ -62,13 +72,20 @@ class Reconstruct(BaseModel):
         """
         from headwise.prune.compensation.apply import lost_of
         from headwise.prune.compensation.correction import correct, scores_texts
+        from headwise.prune.compensation.values import read_values, refit_values
 
         lost = lost_of(calibration.sites, remove)
-        asked = self.correct == "outputs" or (self.correct == "auto" and bool(lost) and scores_texts(calibration))
+        auto = "auto" in (self.correct, self.values) and bool(lost) and scores_texts(calibration)
+        asked = self.correct == "outputs" or (self.correct == "auto" and auto)
+        reading = self.bias == "auto" and (self.values == "refit" or (self.values == "auto" and auto))
         wanted = calibration.outputs() if lost and asked else {}
+        reads = read_values(calibration, lost) if lost and reading else []
         report = {"kind": self.kind, **apply(calibration, remove, self._refit, self.weight, self.loss)}
+        if reads:
+            report["values"] = refit_values(calibration.model, reads, self.ridge)
         if wanted:
-            report["correction"] = correct(calibration, lost, wanted, self.ridge, self.bias == "auto")
+            anew = bool(report.get("values"))
+            report["correction"] = correct(calibration, lost, wanted, self.ridge, self.bias == "auto", anew)
         return report
 
     def _refit(

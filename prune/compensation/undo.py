@@ -1,4 +1,4 @@
-"""Undo: repair writes into a model's output projections; this gives them back."""
+"""Undo: repair writes into a model's output and value projections; this gives them back."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from headwise.analysis.sites import Site
 
 @contextlib.contextmanager
 def given_back(model: nn.Module, sites: Mapping[str, Site]) -> Iterator[None]:
-    """Give a model its output projections back, bit for bit, when the block ends.
+    """Give a model its output and value projections back, bit for bit, when the block ends.
 
     >>> from headwise.analysis.sites import Site
     >>> model = nn.ModuleDict({"o": nn.Linear(2, 2)})
@@ -23,7 +23,9 @@ def given_back(model: nn.Module, sites: Mapping[str, Site]) -> Iterator[None]:
     >>> bool((model["o"].weight == before).all())
     True
     """
-    kept = []
+    from headwise.prune.compensation.values import value_linears
+
+    kept = [(module.weight, module.weight.detach().clone()) for module in value_linears(model, sites).values()]
     for path in {site.output.partition(":")[0] for site in sites.values()}:
         kept += [(p, p.detach().clone()) for p in model.get_submodule(path).parameters(recurse=False)]
     try:

@@ -152,7 +152,8 @@ def test_only_blocks_that_lost_heads_change_and_the_cut_model_is_the_gated_one()
     before, remove = state(model), {"1": [0, 3]}
     report = Reconstruct().repair(calibration(model), remove)
     assert report["correction"]["expected"] <= report["correction"]["before"]
-    own = {"bert.encoder.layer.1.attention.output.dense.weight", "bert.encoder.layer.1.attention.output.dense.bias"}
+    own = {f"bert.encoder.layer.1.attention.{part}" for part in
+           ("output.dense.weight", "output.dense.bias", "self.value.weight")}  # fmt: skip
     assert {name for name, value in state(model).items() if not torch.equal(value, before[name])} == own
     weight = "bert.encoder.layer.1.attention.output.dense.weight"
     columns = torch.tensor([i // 4 in remove["1"] for i in range(16)])
