@@ -41,6 +41,10 @@ class Anaphors:
         """The same on another device."""
         return Anaphors(**{name: value.to(device) for name, value in vars(self).items()})
 
+    def some(self, which: Int[Tensor, " chosen"]) -> Anaphors:
+        """A part of them."""
+        return Anaphors(**{name: value[which] for name, value in vars(self).items()})
+
 
 def anaphors_of(batch: Batch, tokens: Tokens) -> tuple[Anaphors | None, Counter[str]]:
     """The anaphors of a batch whose texts have coreference links, and what was left out, by reason.

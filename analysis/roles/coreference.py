@@ -61,17 +61,37 @@ def antecedent_scores(
     >>> antecedent_scores(maps, (maps > 0)[:, 0], items)[0, :3, 0].tolist()
     [1.0, 1.0, 0.5]
     """
-    rows = maps[items.row[:, None], :, items.pieces]
-    share, targets = items.share.to(maps.dtype), items.targets.to(maps.dtype)
+    return _judged(items, *_looked(maps, allowed, items))
+
+
+def _looked(
+    maps: Float[Tensor, "batch head row key"], allowed: Bool[Tensor, "batch row key"], items: Anaphors, start: int = 0
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Attention of every anaphor to its candidates, its whole attention, and an indifferent head's to the candidates.
+
+    Summed over those of its pieces that are among the rows, of which the first has the number `start`.
+    """
+    here = (items.pieces >= start) & (items.pieces < start + maps.shape[2])
+    share = (items.share * here).to(maps.dtype)
+    pieces = (items.pieces - start).clamp(0, maps.shape[2] - 1)
+    # Not a number times a share of 0 is none either: what is not among the rows must not be read.
+    rows = maps[items.row[:, None], :, pieces]
+    rows = rows if bool(here.all()) else rows.masked_fill(~here[:, :, None, None], 0.0)
+    targets = items.targets.to(maps.dtype)
     attention = torch.einsum("iphk,ip,imk->ihm", rows, share, targets)
     sound = torch.einsum("iphk,ip->ih", rows, share)
-    seen = allowed[items.row[:, None], items.pieces].to(maps.dtype)
+    seen = allowed[items.row[:, None], pieces].to(maps.dtype)
     uniform = torch.einsum("ipk,ip,imk->im", seen / seen.sum(-1, keepdim=True).clamp(min=1), share, targets)
+    return attention, sound, uniform
+
+
+def _judged(items: Anaphors, attention: Tensor, sound: Tensor, uniform: Tensor) -> Float[Tensor, "item sums head"]:
+    """What every anaphor adds to the sums of every head, from what it and an indifferent head look at."""
     open_to = uniform > 0
     gold = items.gold & open_to
     judged = (gold.any(-1) & (open_to & ~gold).any(-1))[:, None]
     judged = judged & torch.isfinite(sound) & (sound > 0) & torch.isfinite(attention).all(-1)
-    number = torch.arange(gold.shape[1], device=maps.device).to(maps.dtype)
+    number = torch.arange(gold.shape[1], device=uniform.device).to(uniform.dtype)
     rules = {
         "random": torch.zeros_like(uniform),
         "uniform": uniform,
@@ -147,24 +167,47 @@ class Antecedents(Reducer):
         self._cells: dict[tuple[bool, str, int], int] = {}
         self._sums = torch.zeros(0, len(_SUMS), self._heads, dtype=torch.float64)
         self._kinds = torch.zeros(len(KINDS), 2, self._heads, dtype=torch.float64)
+        self._batch: Batch | None = None
+        self._aligned: dict[str, Anaphors | None] = {}
+        #: By site, anaphors that a tile ends in, and what their first pieces look at.
+        self._begun: dict[str, tuple[Tensor, list[Tensor]]] = {}
 
     def update(self, batch: Batch, seen: Mapping[str, Seen]) -> None:
-        """Take in one batch."""
-        aligned: dict[str, Anaphors | None] = {}
+        """Take in one batch, or one tile of it."""
+        if batch is not self._batch:
+            self._batch, self._aligned, self._begun = batch, {}, {}
         for name, one in seen.items():
             stream = one.query_stream
             if one.site.kind != "self" or stream is None or stream != one.key_stream:
                 continue
-            if stream not in aligned:
-                aligned[stream], left = anaphors_of(batch, batch.tokens[stream])
+            if stream not in self._aligned:
+                self._aligned[stream], left = anaphors_of(batch, batch.tokens[stream])
                 # Streams of one batch hold the same texts: what is left out is counted for the first.
-                self.skipped.update(left if len(aligned) == 1 else {})
-            items = aligned[stream]
+                self.skipped.update(left if len(self._aligned) == 1 else {})
+            items = self._aligned[stream]
             if items is not None and len(self._at[name]):
                 self._add(batch, name, one, items)
 
-    def _add(self, batch: Batch, name: str, one: Seen, items: Anaphors) -> None:
-        found = antecedent_scores(one.map, one.allowed, items.to(one.map.device)).double().cpu()
+    def _add(self, batch: Batch, name: str, one: Seen, every: Anaphors) -> None:
+        every = every.to(one.map.device)
+        stop = one.start + one.map.shape[2]
+        begun, theirs = self._begun.pop(name, (torch.zeros(0, dtype=torch.long), []))
+        touched = ((every.pieces >= one.start) & (every.pieces < stop)).any(1)
+        touched[begun] = True
+        here = torch.nonzero(touched).flatten()
+        if not len(here):
+            return
+        parts = list(_looked(one.map, one.allowed, every.some(here), one.start))
+        for part, other in zip(parts, theirs, strict=False):
+            part.index_add_(0, torch.searchsorted(here, begun), other)
+        whole_here = every.pieces[here].amax(1) < stop
+        if not bool(whole_here.all()):
+            # Their other pieces come with the next tile.
+            self._begun[name] = here[~whole_here], [part[~whole_here] for part in parts]
+            here, parts = here[whole_here], [part[whole_here] for part in parts]
+        items = every.some(here)
+        found = _judged(items, *parts).double().cpu()
+        items = items.to(torch.device("cpu"))
         at = torch.from_numpy(self._at[name])
         whole = torch.zeros(len(found), len(_SUMS), self._heads, dtype=torch.float64)
         whole[:, :, at] = found

@@ -63,29 +63,36 @@ class Links(Reducer):
 
     needs = frozenset({"maps"})
     totals = ("right", "cases", "rule_right", "skipped")
-    whole = True
 
     def __init__(self, sites: Mapping[str, Site], relations: frozenset[str] | None = None) -> None:
         self.sites, self.relations = dict(sites), relations
         self.skipped: Counter[str] = Counter()
         self._at = positions_of(sites)
         self._heads = sum(site.heads for site in sites.values())
+        self._site_of = np.repeat(np.arange(len(sites)), [site.heads for site in sites.values()])
         self.right: dict[str, np.ndarray] = {}
         self.cases: dict[str, np.ndarray] = {}
+        #: By site, since what a rule chooses is the same for all heads of one.
         self.rule_right: dict[str, np.ndarray] = {}
+        self._batch: Batch | None = None
+        self._aligned: dict[str, list[_Aligned | None]] = {}
+        #: Of a word that a tile ends in, what its first pieces look at, by site and text.
+        self._begun: dict[tuple[str, int], list[Tensor]] = {}
 
     def update(self, batch: Batch, seen: Mapping[str, Seen]) -> None:
-        """Take in one batch."""
+        """Take in one batch, or one tile of it."""
         cells = cells_of(batch.texts).tolist()
-        aligned: dict[str, list[_Aligned | None]] = {}
+        if batch is not self._batch:
+            self._batch, self._aligned, self._begun = batch, {}, {}
         for name, one in seen.items():
             stream = one.query_stream
             if one.site.kind != "self" or stream is None or not len(self._at[name]):
                 continue
-            if stream not in aligned:
-                aligned[stream] = [self._align(text.links, batch.tokens[stream], i, not aligned)
-                                   for i, text in enumerate(batch.texts)]  # fmt: skip
-            for i, mine in enumerate(aligned[stream]):
+            if stream not in self._aligned:
+                first = not self._aligned
+                self._aligned[stream] = [self._align(text.links, batch.tokens[stream], i, first)
+                                         for i, text in enumerate(batch.texts)]  # fmt: skip
+            for i, mine in enumerate(self._aligned[stream]):
                 if mine is not None:
                     self._add(name, one, i, mine, cells[i])
 
@@ -138,31 +145,51 @@ class Links(Reducer):
 
     def _add(self, name: str, one: Seen, i: int, mine: _Aligned, cell: int) -> None:
         device = one.map.device
-        pieces, ordinary = mine.pieces.to(device), mine.ordinary.to(device)
-        mean = pieces / pieces.sum(0).clamp(min=1)
-        maps = mean.T @ one.map[i] @ pieces
-        open_to = (mean.T @ one.allowed[i].float() @ pieces > 0) & ordinary[None]
-        open_to &= ~torch.eye(len(open_to), dtype=torch.bool, device=device)
+        words, (maps, even, open_to) = self._whole_words(name, one, i, mine.pieces.to(device))
+        if not len(words):
+            return
+        number = torch.arange(len(words), device=device)
+        open_to = (open_to > 0) & mine.ordinary.to(device)[None]
+        open_to[number, words] = False
         credit = _credit(maps, open_to)
-        rules = _rules(open_to, mean.T @ one.uniform[i] @ pieces, mine.alike.to(device))
-        at = self._at[name]
-        for kind, (start, end) in mine.links.items():
-            start, end = start.to(device), end.to(device)
-            judged = open_to[start, end] & (open_to[start].sum(-1) > 1)
+        rules = _rules(open_to, even, mine.alike.to(device)[words], words)
+        row = torch.full((len(mine.ordinary),), -1, device=device)
+        row[words] = number
+        at, site = self._at[name], list(self.sites).index(name)
+        for kind, (starts, ends) in mine.links.items():
+            start, end = starts.to(device), ends.to(device)
+            here = row[start] >= 0
+            start, end = start[here], end[here]
+            judged = open_to[row[start], end] & (open_to[row[start]].sum(-1) > 1)
             if not bool(judged.any()):
                 continue
             start, end = start[judged], end[judged]
             self._room(kind)
-            self.right[kind][cell, at] += credit[:, start, end].sum(-1).double().cpu().numpy()
+            self.right[kind][cell, at] += credit[:, row[start], end].sum(-1).double().cpu().numpy()
             self.cases[kind][cell, at] += len(start)
             hit = (end - start)[:, None].cpu().numpy() == OFFSETS
-            theirs = rules[:, start, end].sum(-1).double().cpu().numpy()
-            self.rule_right[kind][cell][:, at] += np.concatenate([theirs, hit.sum(0)])[:, None]
+            theirs = rules[:, row[start], end].sum(-1).double().cpu().numpy()
+            self.rule_right[kind][cell, :, site] += np.concatenate([theirs, hit.sum(0)])
+
+    def _whole_words(self, name: str, one: Seen, i: int, pieces: Tensor) -> tuple[Tensor, list[Tensor]]:
+        """The words whose last piece is among these rows, and what each looks at in the map, by chance, and may."""
+        mean = pieces / pieces.sum(0).clamp(min=1)
+        stop = one.start + one.map.shape[2]
+        words = torch.nonzero(mean[one.start : stop].any(0)).flatten()
+        rows = mean[one.start : stop, words].T
+        found = [rows @ part @ pieces for part in (one.map[i], one.uniform[i], one.allowed[i].float())]
+        for part, begun in zip(found, self._begun.pop((name, i), []), strict=False):
+            part[..., :1, :] += begun
+        if len(words) and bool(mean[stop:, words[-1]].any()):
+            # Its other pieces come with the next tile.
+            self._begun[name, i] = [part[..., -1:, :].clone() for part in found]
+            words, found = words[:-1], [part[..., :-1, :] for part in found]
+        return words, found
 
     def _room(self, kind: str) -> None:
         if kind not in self.right:
             self.right[kind], self.cases[kind] = np.zeros((2, CELLS, self._heads))
-            self.rule_right[kind] = np.zeros((CELLS, len(RULES) + len(OFFSETS), self._heads))
+            self.rule_right[kind] = np.zeros((CELLS, len(RULES) + len(OFFSETS), len(self.sites)))
 
     def kinds(self) -> list[str]:
         """The kinds of link that have cases enough."""
@@ -182,7 +209,7 @@ class Links(Reducer):
         right, cases, rules = self.right[kind], self.cases[kind], self.rule_right[kind]
         names = [*RULES, "best_offset"]
         filled = np.flatnonzero(cases.any(1))
-        right, cases, rules = right[filled], cases[filled], rules[filled]
+        right, cases, rules = right[filled], cases[filled], rules[filled][:, :, self._site_of]
         total = cases.sum(0)
         counted = np.where(total > 0, total, np.nan)
         best = rules[:, len(RULES) :].sum(0).argmax(0)
@@ -254,10 +281,10 @@ def _credit(weights: Tensor, open_to: Tensor) -> Tensor:
     return tied / tied.sum(-1, keepdim=True).clamp(min=1)
 
 
-def _rules(open_to: Tensor, even: Tensor, alike: Tensor) -> Tensor:
-    """How much of each row's choice every rule gives to each word, `[rule, word, word]`."""
-    place = torch.arange(len(open_to), device=open_to.device)
-    near = 1 / (place[None] - place[:, None]).abs().clamp(min=1)
+def _rules(open_to: Tensor, even: Tensor, alike: Tensor, words: Tensor) -> Tensor:
+    """How much of each row's choice every rule gives to each word, `[rule, row, word]`; a row is one of `words`."""
+    place = torch.arange(open_to.shape[1], device=open_to.device)
+    near = 1 / (place[None] - words[:, None]).abs().clamp(min=1)
     again = open_to & alike
     rules = [_credit(torch.ones_like(even), open_to), _credit(even, open_to), _credit(near, open_to)]
     # With no repetition the rule has no answer.

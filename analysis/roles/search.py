@@ -221,7 +221,7 @@ class Search:
     def _show(self, name: str, texts: Sequence[Annotated], source: str, reducer: Reducer) -> None:
         corpus = corpus_of(texts, source)
         data = batches(corpus, self.tokenizer, batch_size=MOST, max_length=self.data.limit, model=self.model)
-        self._pass(name, Portions(data, len(heads_of(self.sites)), self.memory), reducer)
+        self._pass(name, Portions(data, len(heads_of(self.sites)), self.memory), reducer, memory=self.memory)
 
     def _pass(self, name: str, data: Iterable[Batch], *reducers: Reducer, **how: Any) -> None:
         name = self.of + name

@@ -1,4 +1,5 @@
 import re
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -153,6 +154,36 @@ def test_a_causal_site_finds_the_same_antecedents():
     found, _ = look(coreference_set("dev")[:90], causal=True)
     assert found["score"][GOLD] == 1
     assert found["score"][UNIFORM] == pytest.approx(found["uniform"][UNIFORM])
+
+
+def in_tiles(seen, rows):
+    """The same maps, a few rows at a time."""
+    one = seen["0"]
+    for start in range(0, one.queries.shape[1], rows):
+        part = slice(start, start + rows)
+        yield {"0": replace(one, maps=one.maps[:, :, part], queries=one.queries[:, part], allowed=one.allowed[:, part],
+                            start=start)}  # fmt: skip
+
+
+@pytest.mark.parametrize("rows", [1, 5])
+@pytest.mark.parametrize("causal", [False, True])
+def test_tiles_that_cut_through_words_change_nothing(rows, causal):
+    texts = [*coreference_set()[::23], Annotated("Ann saw the old Alexandria before Alexandria saw Ann.",
+             (((33, 43), (16, 26)), ((48, 51), (0, 3))))]  # fmt: skip
+    batch = batch_of(texts, limit=16)
+    maps = planted(batch)
+    maps += torch.randn(maps.shape, generator=torch.Generator().manual_seed(0))
+    seen = seen_of(batch, maps, causal)
+    together, apart = Antecedents({"0": site_of()}), Antecedents({"0": site_of()})
+    together.update(batch, seen)
+    for tile in in_tiles(seen, rows):
+        apart.update(batch, tile)
+    assert together.skipped == apart.skipped
+    assert together.skipped["mention cut by truncation"] > 0
+    expected, found = together.result(), apart.result()
+    assert expected["roles/coreference/n"][0] > 10
+    for name, array in expected.items():
+        np.testing.assert_allclose(found[name], array, atol=1e-6, err_msg=name)
 
 
 def test_held_out_templates_are_kept_apart():

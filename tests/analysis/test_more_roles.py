@@ -13,6 +13,7 @@ from headwise.analysis.analyze import analyze
 from headwise.analysis.annotations import Annotated, choices, windows
 from headwise.analysis.batching import Batch, Tokens, batches
 from headwise.analysis.errors import BadInput
+from headwise.analysis.processes import shared_capture
 from headwise.analysis.roles import ROLES
 from headwise.analysis.roles.assignment import assign, inferred
 from headwise.analysis.roles.dealing import dealt
@@ -367,6 +368,37 @@ def test_atoms_of_a_molecule_are_tokens_of_one_word():
     assert reducer.reliability("atom") > 0.9
 
 
+@pytest.mark.parametrize("rows", [1, 4])
+def test_links_in_tiles_that_cut_through_words_are_those_of_the_whole(rows):
+    pieces = Tokenizer(models.WordPiece({"?": 0, **{c: i + 1 for i, c in enumerate("abef")}, "##c": 5, "##d": 6,
+                                         "##a": 7}, unk_token="?"))  # fmt: skip
+    pieces.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=pieces, unk_token="?", pad_token="?")
+    draw, gold = np.random.default_rng(0), []
+    for _ in range(40):
+        order = draw.permutation(["a", "bcd", "e", "facd", "ba"]).tolist()
+        gold.append(linked(" ".join(order), [(order.index("facd"), order.index("bcd"))], relation="bond"))
+    gold[0] = linked("a bcd e facd ba a bcd e facd ba", [(3, 1)], relation="bond")
+    sites, together, apart = one_site(), Links(one_site()), Links(one_site())
+    data = batches(Corpus([Text(one.text, links=one) for one in gold]), tokenizer, batch_size=8, max_length=11)
+    for batch in data:
+        valid = batch.tokens[""].valid
+        allowed = valid[:, :, None] & valid[:, None]
+        noise = torch.randn(len(valid), 2, *allowed.shape[1:], generator=torch.Generator().manual_seed(1))
+        maps = noise.masked_fill(~allowed[:, None], -torch.inf).softmax(-1).nan_to_num()
+        together.update(batch, {"0": Seen(sites["0"], maps, None, valid, allowed)})
+        for start in range(0, valid.shape[1], rows):
+            part = slice(start, start + rows)
+            tile = Seen(sites["0"], maps[:, :, part], None, valid[:, part], allowed[:, part], start=start)
+            apart.update(batch, {"0": tile})
+    assert together.skipped == apart.skipped
+    expected, found = together.tests(), apart.tests()
+    assert set(expected) == set(found) == {"bond", "bond:back"}
+    for kind, parts in expected.items():
+        for name, array in parts.items():
+            np.testing.assert_allclose(found[kind][name], array, atol=1e-6, err_msg=f"{kind}/{name}")
+
+
 def test_links_that_truncation_cuts_are_counted_and_the_others_judged():
     gold = [linked(f"a{i} b{i} c{i} d{i} e{i}", [(0, 2), (1, 4)], relation="bond") for i in range(40)]
     sites, reducer = one_site(), Links(one_site())
@@ -397,6 +429,27 @@ def test_windows_judge_every_anaphor_once():
     assert all(len(part.text.split()) <= 12 for part in parts)
     with pytest.raises(BadInput, match="limit: got 1"):
         windows([whole], tokenizer, limit=1)
+
+
+def test_annotated_texts_keep_to_the_memory_budget(monkeypatch):
+    gold = [linked("the dog saw the cat", [(1, 2), (4, 2)], ["nsubj", "obj"])] * 32
+    went = []
+
+    def watched(*args, **how):
+        went.append(shared_capture(*args, **how))
+        return went[-1]
+
+    monkeypatch.setattr("headwise.analysis.roles.search.shared_capture", watched)
+    found = []
+    for memory in (10**8, 500):
+        evidence = analyze(
+            gpt2(), tokenizer_of(), texts_of(8), measures=[], roles=["self"], annotated=gold, memory=memory
+        )
+        found.append({name: array for name, array in evidence.arrays.items() if "to-head" in name})
+    assert [one.tiled for one in went] == [0, 32]
+    assert found[0].keys() == found[1].keys() != set()
+    for name, array in found[0].items():
+        np.testing.assert_allclose(found[1][name], array, atol=1e-5, err_msg=name)
 
 
 def test_annotations_are_tested_in_the_analysis():
