@@ -8,49 +8,18 @@ from pathlib import Path
 from typing import Any
 
 from headwise.analysis.errors import BadInput
-from headwise.prune.report.comparison import Comparison, Run, compare
-from headwise.prune.report.comparison_page import Plot, plot
+from headwise.prune.report.comparison import Comparison, compare
+from headwise.prune.report.comparison_page import plot
 from headwise.prune.report.folder import read_json
 from headwise.prune.report.formats import in_metric
 from headwise.prune.report.html import render as render_html
 from headwise.prune.report.json import json
 from headwise.prune.report.markdown import render as render_markdown
-from headwise.prune.report.scales import scale_over
+from headwise.prune.report.plots import LEFT, Frame, Plot, polyline
+from headwise.prune.report.scales import Scale, scale_over
 from headwise.prune.report.write import write_all
 
-LEFT, TOP, ACROSS, DOWN = 70.0, 20.0, 560.0, 240.0
-
-
-@dataclass(frozen=True)
-class Mark:
-    """A budget in the drawing of accuracy against heads."""
-
-    number: str
-    x: float
-    y: float
-    y_low: float
-    y_high: float
-    cut: bool
-    title: str
-
-
-@dataclass(frozen=True)
-class Course:
-    """Accuracy against heads removed: every budget, cut or not."""
-
-    marks: tuple[Mark, ...]
-    dense_y: float
-    x_ticks: tuple[tuple[float, str], ...]
-    y_ticks: tuple[tuple[float, str], ...]
-    left: float = LEFT
-    top: float = TOP
-    across: float = ACROSS
-    down: float = DOWN
-
-    @property
-    def line(self) -> str:
-        """All marks from left to right, beginning at the dense model, as points of a polyline."""
-        return " ".join([f"{LEFT},{self.dense_y}", *(f"{mark.x},{mark.y}" for mark in self.marks)])
+_HEIGHT = 240.0
 
 
 @dataclass(frozen=True)
@@ -81,7 +50,8 @@ def write_sweep(folder: str | Path) -> dict[str, Path]:
     folder = Path(folder)
     found = content(folder)
     values = {"s": found, "c": found.comparison, "stable": told_stability(found.stability)}
-    page = values | {"plot": plot(paired(found.comparison)), "course": course(found), "front": front_line(found)}
+    front = plot(paired(found.comparison))
+    page = values | {"plot": front and replace(front, line=front_line(found)), "course": course(found)}
     texts = {
         "sweep.html": render_html("sweep.html.j2", page),
         "sweep.md": render_markdown("sweep.md.j2", values),
@@ -129,36 +99,31 @@ def paired(comparison: Comparison) -> Comparison:
     return replace(comparison, runs=tuple(runs))
 
 
-def course(swept: Swept) -> Course | None:
-    """The drawing of accuracy against heads, or None where nothing was judged."""
+def course(swept: Swept) -> Plot | None:
+    """Accuracy against heads removed: every budget, cut or not, or None where nothing was judged."""
     runs = [run for run in paired(swept.comparison).runs if run.cut is not None and run.dense is not None]
     if not runs:
         return None
-    most = max(run.removed for run in runs)
+    most = max(run.removed for run in runs) * 1.04
     y = scale_over([value for run in runs for value in (run.dense, run.cut, run.cut_low, run.cut_high)])
-    x = scale_over([0.0, float(most)])
-
-    def across(heads: float | int) -> float:
-        return round(LEFT + ACROSS * heads / (most * 1.04), 1)
-
-    def down(value: float | int) -> float:
-        return round(TOP + DOWN * (1 - y.share(value)), 1)
-
-    marks = [_mark(run, swept, across, down) for run in runs]
-    ticks = tuple((across(tick), f"{tick:g}") for tick in x.ticks() if 0 <= tick <= most * 1.04 and tick == int(tick))
-    levels = tuple((down(tick), in_metric(tick, swept.comparison.metric)) for tick in y.ticks())
-    return Course(tuple(marks), down(runs[0].dense or 0.0), ticks, levels)
-
-
-def _mark(run: Run, swept: Swept, across: Any, down: Any) -> Mark:
-    value = run.cut if run.cut is not None else 0.0
-    low, high = (value if end is None else end for end in (run.cut_low, run.cut_high))
-    timed = "cut and timed" if run.ratio is not None else "judged only"
-    share = swept.fractions[run.number - 1]
-    title = (
-        f"{share:g}: {run.removed} of {run.heads} heads removed, {in_metric(value, run.metric)} {run.metric}, {timed}"
+    x_ticks = [tick for tick in scale_over([0.0, most / 1.04]).ticks() if 0 <= tick <= most and tick == int(tick)]
+    frame, points = Frame(Scale(0.0, most), y, _HEIGHT), []
+    for run in runs:
+        timed, share = run.ratio is not None, swept.fractions[run.number - 1]
+        title = (
+            f"{share:g}: {run.removed} of {run.heads} heads removed, {in_metric(run.cut, run.metric)} {run.metric}, "
+        )
+        title += "cut and timed" if timed else "judged only"
+        points.append(frame.point(run, (run.removed, None, None), title, filled=timed))
+    dense = (LEFT, frame.down(runs[0].dense or 0.0))
+    return Plot(
+        points=tuple(points),
+        dense=(dense,),
+        x_ticks=tuple((frame.across(tick), f"{tick:g}") for tick in x_ticks),
+        y_ticks=tuple((frame.down(tick), in_metric(tick, swept.comparison.metric)) for tick in y.ticks()),
+        down=_HEIGHT,
+        line=polyline([dense, *((point.x, point.y) for point in points)]),
     )
-    return Mark(str(run.number), across(run.removed), down(value), down(low), down(high), run.ratio is not None, title)
 
 
 def front_line(swept: Swept) -> str:
@@ -173,7 +138,7 @@ def front_line(swept: Swept) -> str:
     for x, y in places:
         if not best or up * y < up * best[-1][1]:
             best.append((x, y))
-    return " ".join(f"{x},{y}" for x, y in reversed(best)) if len(best) > 1 else ""
+    return polyline(reversed(best)) if len(best) > 1 else ""
 
 
 def told_stability(found: Mapping[str, Any]) -> str:
