@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Mapping
 from typing import Any, Literal
 
@@ -63,8 +64,9 @@ class _Training(BaseModel):
     def _how(self) -> dict[str, Any]:
         return {"epochs": self.epochs, "rate": self.rate, "patience": self.patience, "lora": self.lora}
 
+    @abstractmethod
     def _loss(self, dense: Any, task: Any) -> Any:
-        raise NotImplementedError
+        """A loss per text, as a function of model and batch."""
 
 
 class FineTune(_Training):
