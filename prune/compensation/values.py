@@ -6,6 +6,8 @@ import logging
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
+from functools import reduce
+from operator import add
 from typing import Any
 
 import numpy as np
@@ -243,7 +245,7 @@ class _Fitted:
         return torch.cat([out @ value for out, value in zip(self.out, self.value, strict=True)], 1)
 
     def _constant(self) -> Tensor:
-        return self.bias + sum(out @ shift for out, shift in zip(self.out, self.shift, strict=True))
+        return reduce(add, [out @ shift for out, shift in zip(self.out, self.shift, strict=True)], self.bias)
 
     def error(self, second: Tensor) -> float:
         """Mean squared distance from the dense block's output, as the model's outputs feel it."""

@@ -61,7 +61,7 @@ def ranks_in_rounds(
             raise BadInput(f"score.recollect: no piece has {every} heads or fewer; choose a larger number, or none")
         # The copy is as the model was when its sums were made, so they serve its repair.
         smaller = replace(now, model=copy.deepcopy(calibration.model) if now is calibration else now.model)
-        Reconstruct(correct="none", ridge=ridge).repair(smaller, gone)
+        Reconstruct(correct="none", values="keep", ridge=ridge).repair(smaller, gone)
         cut(smaller.model, gone)
         now = replace(smaller, sites=find_sites(smaller.model), _passes={})
     return ranks

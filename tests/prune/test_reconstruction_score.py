@@ -239,7 +239,7 @@ def test_in_rounds_every_head_goes_that_costs_least_in_the_repaired_and_cut_mode
     for _, name, head in order[:4]:
         prices = costs_by_hand(model, gone)
         assert (name, head) == min(prices, key=prices.get)
-        Reconstruct(correct="none").repair(calibration(model), {name: [head]})
+        Reconstruct(correct="none", values="keep").repair(calibration(model), {name: [head]})
         cut(model, {name: [head]})
         gone.setdefault(name, []).append(head)
     one_shot = flat(Reconstruction().score(calibration(made("bert"))))
