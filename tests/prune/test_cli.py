@@ -210,8 +210,9 @@ def test_debug_shows_the_traceback(capsys, monkeypatch, how):
     assert "Traceback" in err
 
 
-def test_a_closed_pipe_is_no_error():
-    with subprocess.Popen([*PROGRAM, "recipes", "schema"], stdout=subprocess.PIPE, stderr=subprocess.PIPE) as run:
+@pytest.mark.parametrize("words", [["recipes", "show", "quickstart"], ["families"]], ids=["short", "long"])
+def test_a_closed_pipe_is_no_error(words):
+    with subprocess.Popen([*PROGRAM, *words], stdout=subprocess.PIPE, stderr=subprocess.PIPE) as run:
         run.stdout.close()
         assert run.stderr.read() == b""
     assert run.returncode == 0

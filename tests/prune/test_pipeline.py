@@ -4,11 +4,10 @@ import errno
 import fcntl
 import hashlib
 import json
+import multiprocessing
 import os
 import shutil
 import signal
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -321,45 +320,37 @@ def test_bad_input_leaves_nothing(what, place, tmp_path):
 
 # --- interruptions -----------------------------------------------------------------------------------------
 
-KILLER = """
-import os, signal, sys
-from pathlib import Path
-import torch
-torch.set_num_threads(1)
-from headwise.prune import stages
-from headwise.prune.cli import main
-
-stage, when = sys.argv[1:3]
-die = lambda: os.kill(os.getpid(), signal.SIGKILL)
-rename, replace = Path.rename, Path.replace
-
-def killing(move):
-    def moved(path, target):
-        if Path(target).name == stage and when == "before":
-            die()
-        found = move(path, target)
-        if Path(target).name == stage:
-            die()
-        return found
-    return moved
-
-Path.rename, Path.replace = killing(rename), killing(replace)
-main(sys.argv[3:])
-"""
-
 
 def killed(stage, when, arguments):
-    """The command, killed when it is about to give a stage's file its name, or right after."""
-    said = [sys.executable, "-c", KILLER, stage, when, *map(str, arguments)]
-    return subprocess.run(said, capture_output=True, text=True, env={**os.environ, "OMP_NUM_THREADS": "1"})
+    """How the command ends, in a process that is killed when about to give a stage's file its name, or right after."""
+    fork = multiprocessing.get_context("fork")
+    process = fork.Process(target=_killing, args=(stage, when, [str(word) for word in arguments]))
+    process.start()
+    process.join()
+    return process.exitcode
+
+
+def _killing(stage, when, arguments):
+    def killing(move):
+        def moved(path, target):
+            if Path(target).name == stage and when == "before":
+                os.kill(os.getpid(), signal.SIGKILL)
+            found = move(path, target)
+            if Path(target).name == stage:
+                os.kill(os.getpid(), signal.SIGKILL)
+            return found
+
+        return moved
+
+    Path.rename, Path.replace = killing(Path.rename), killing(Path.replace)
+    main(arguments)
 
 
 def interrupted_at(stage, when, place, done, tmp_path, *changes, files=FILES):
     said = ["prune", place / "model", "-r", "gradient", "--quiet", "--output-dir", tmp_path / "run"]
     for change in settings(None, place / "texts.jsonl", *changes):
         said += ["--set", change]
-    finished = killed(stage, when, said)
-    assert finished.returncode == -signal.SIGKILL, finished.stderr
+    assert killed(stage, when, said) == -signal.SIGKILL
     assert not (tmp_path / "run").exists()
     work = tmp_path / "run.partial"
     kept = {path.name: path.stat().st_mtime_ns for path in work.iterdir() if path.name in STAGES}
