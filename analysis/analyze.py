@@ -29,7 +29,7 @@ from headwise.analysis.roles import ROLES
 from headwise.analysis.roles.assignment import EFFECT, LEVEL, assign
 from headwise.analysis.roles.search import NULLS, Search
 from headwise.analysis.seen import Reducer
-from headwise.analysis.similarity import CHEAP, GRAMS, MEASURES, Focused, PerText, Replaceability
+from headwise.analysis.similarity import CHEAP, IN_PARTS, MEASURES, Focused, PerText, Replaceability
 from headwise.analysis.sites import Site, find_sites, heads_of
 from headwise.analysis.statistics import Statistics
 from headwise.analysis.texts import Corpus
@@ -74,7 +74,7 @@ def analyze(
         tokenizer: of the checkpoint.
         corpus: the texts to look at.
         measures: names from `MEASURES`, or `replaceability`; clusters are made by the first of `MEASURES`, and
-            tried on resampled texts if that is `pearson`, `cosine` or `hellinger` and texts are pooled.
+            tried on resampled texts unless that is `cka` over pooled texts.
         roles: names from `ROLES`.
         annotated: texts with links that heads are tested on; those of coreference replace the set that ships.
         per_text: average the measures over texts instead of pooling rows.
@@ -138,12 +138,16 @@ def analyze(
         how: dict[str, Any] = {"threshold": threshold, "clusters": clusters}
         groups = cluster(arrays[f"similarity/{first}"], present=present, **how)
         arrays |= groups.arrays()
+        facts["clusters"] = how
         # What a measure looks at may be set apart; its sums are the same.
         made = alike[list(measures).index(first)]
-        gram = getattr(getattr(made, "inner", made), "gram", None)
-        if gram is not None:
+        made = getattr(made, "inner", made)
+        made = getattr(made, "gram", made)
+        if hasattr(made, "parts"):
+            blocks, likeness = made.parts()
             known = np.isfinite(arrays[f"similarity/{first}"].diagonal())
-            facts["clusters"] = stability(gram.by_block, groups.label, known=known, seed=seed, **how)
+            tried = stability(blocks, groups.label, known=known, seed=seed, likeness=likeness, **how)
+            facts["clusters"] = how | tried
 
     tests = search.tests(statistics)
     facts |= search.facts
@@ -182,11 +186,12 @@ def measure_of(
     """
     if name == "replaceability":
         return Replaceability(sites, model)
+    heads = len(heads_of(sites))
+    blocks = min(BLOCKS, max(2, BLOCK_MEMORY // max(1, 8 * heads * heads))) if resampled else 0
     if per_text:
-        measure: Reducer = PerText(lambda: MEASURES[name](sites))
-    elif resampled and name in GRAMS:
-        heads = len(heads_of(sites))
-        measure = GRAMS[name](sites, blocks=min(BLOCKS, max(2, BLOCK_MEMORY // max(1, 8 * heads * heads))))
+        measure: Reducer = PerText(lambda: MEASURES[name](sites), blocks)
+    elif name in IN_PARTS:
+        measure = IN_PARTS[name](sites, blocks=blocks)
     else:
         measure = MEASURES[name](sites)
     return Focused(measure) if ordinary else measure

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -95,9 +96,10 @@ def cluster(
 
 
 def stability(
-    blocks: Float[np.ndarray, "block head head"],
+    blocks: Float[np.ndarray, "block *sums head head"],
     label: Int[np.ndarray, " head"],
     *,
+    likeness: Callable[[np.ndarray], np.ndarray] = cosines,
     threshold: float = THRESHOLD,
     clusters: int | None = None,
     known: Bool[np.ndarray, " head"] | None = None,
@@ -110,8 +112,9 @@ def stability(
     texts are drawn with replacement and clustered anew.
 
     Args:
-        blocks: inner products of all pairs of heads, of each part of the texts.
+        blocks: sums over each part of the texts: inner products of all pairs of heads, or what `likeness` takes.
         label: the clusters to compare with; −1 for heads that are not there.
+        likeness: of all pairs of heads, from sums over texts.
         threshold: as for `cluster`.
         clusters: as for `cluster`.
         known: heads that have a similarity; what others have is rounding, and counts as none. All if not given.
@@ -127,7 +130,7 @@ def stability(
     """
     from sklearn.metrics import adjusted_rand_score
 
-    filled = np.asarray(blocks)[np.asarray(blocks).any((1, 2))]
+    filled = np.asarray(blocks)[np.asarray(blocks).reshape(len(blocks), -1).any(1)]
     there = np.flatnonzero(np.asarray(label) >= 0)
     if len(filled) < 2 or len(there) < 2:
         return {"mean": math.nan, "low": math.nan, "high": math.nan, "blocks": len(filled)}
@@ -135,7 +138,7 @@ def stability(
     found = []
     for _ in range(resamples):
         weights = generator.multinomial(len(filled), np.full(len(filled), 1 / len(filled)))
-        drawn = np.nan_to_num(cosines(np.tensordot(weights.astype(np.float64), filled, axes=1)), nan=0.0)
+        drawn = np.nan_to_num(likeness(np.tensordot(weights.astype(np.float64), filled, axes=1)), nan=0.0)
         if known is not None:
             drawn = drawn * np.outer(known, known)
         distance = squareform(np.clip(1 - drawn[np.ix_(there, there)], 0, 2), checks=False)

@@ -20,18 +20,19 @@ MEASURES: dict[str, Callable[[Mapping[str, Site]], Reducer]] = {
     "jensen_shannon": JensenShannon,
     "cka": Cka,
 }
-#: Those that are inner products of heads, and can keep them by part of the texts (`blocks`).
-GRAMS: dict[str, type[Pearson] | type[Cosine] | type[Hellinger]] = {
+#: Those whose sums can be kept by part of the texts (`blocks`), so that clusters can be tried on resampled texts.
+IN_PARTS: dict[str, type[Pearson] | type[Cosine] | type[Hellinger] | type[JensenShannon]] = {
     "pearson": Pearson,
     "cosine": Cosine,
     "hellinger": Hellinger,
+    "jensen_shannon": JensenShannon,
 }
 #: Those that cost next to nothing beside the forward pass.
 CHEAP = ("pearson", "cosine", "hellinger")
 
 __all__ = [
     "CHEAP",
-    "GRAMS",
+    "IN_PARTS",
     "MEASURES",
     "Cka",
     "Cosine",

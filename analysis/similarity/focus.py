@@ -9,6 +9,7 @@ import numpy as np
 import torch
 
 from headwise.analysis.batching import Batch, Tokens
+from headwise.analysis.cells import cells_of
 from headwise.analysis.maps import rows_that_count
 from headwise.analysis.roles.relation import rows_of
 from headwise.analysis.roles.sinks import is_first
@@ -83,15 +84,18 @@ class PerText(Reducer):
 
     Args:
         make: a new measure, once for each text.
+        blocks: parts of the texts, by content, whose sums are also kept apart, for resampling; 0 for none.
 
     >>> PerText(lambda: None).result()
     {}
     """
 
-    totals = ("sums", "counts")
+    totals = ("sums", "counts", "by_block")
 
-    def __init__(self, make: Callable[[], Reducer]) -> None:
-        self.make = make
+    def __init__(self, make: Callable[[], Reducer], blocks: int = 0) -> None:
+        self.make, self.blocks = make, blocks
+        #: By array of likeness, `[block, 2, head, head]`: sums over texts, and how many texts have a number.
+        self.by_block: dict[str, np.ndarray] = {}
         example = make()
         self.needs: frozenset[str] = getattr(example, "needs", frozenset())
         self._batch: Batch | None = None
@@ -113,12 +117,22 @@ class PerText(Reducer):
         self._close()
 
     def _close(self) -> None:
-        for _, measure in self._open:
+        for batch, measure in self._open:
+            cell = int(cells_of(batch.texts)[0])
             for name, array in measure.result().items():
                 known = ~np.isnan(array)
-                self.sums[name] = self.sums.get(name, 0.0) + np.where(known, array, 0.0)
+                value = np.where(known, array, 0.0)
+                self.sums[name] = self.sums.get(name, 0.0) + value
                 self.counts[name] = self.counts.get(name, 0) + known
+                if self.blocks and name.startswith("similarity/") and not name.endswith("_chance"):
+                    room = np.zeros((self.blocks, 2, *array.shape))
+                    self.by_block.setdefault(name, room)[cell % self.blocks] += np.stack([value, known])
         self._batch, self._open = None, []
+
+    def parts(self) -> tuple[np.ndarray, Callable[[np.ndarray], np.ndarray]]:
+        """Sums by part of the texts, and how likeness comes from their sum."""
+        self._close()
+        return next(iter(self.by_block.values())), _mean
 
     def result(self) -> dict[str, np.ndarray]:
         """The mean over texts of every array; NaN where no text has it."""
@@ -127,6 +141,11 @@ class PerText(Reducer):
             name: np.asarray(np.where(self.counts[name] > 0, total / np.maximum(self.counts[name], 1), np.nan))
             for name, total in self.sums.items()
         }
+
+
+def _mean(sums: np.ndarray) -> np.ndarray:
+    """Sums over counts, `[2, head, head]`; NaN where nothing was counted."""
+    return np.asarray(np.where(sums[1] > 0, sums[0] / np.maximum(sums[1], 1), np.nan))
 
 
 def _text(one: Seen, only: slice) -> Seen:

@@ -106,6 +106,10 @@ class Gram:
             self._buffer = torch.empty(needed, device=device)
         return self._buffer[:needed].view(texts, heads, size)
 
+    def parts(self) -> tuple[Float[np.ndarray, "block head head"], Callable[[np.ndarray], np.ndarray]]:
+        """Products by part of the texts, and how likeness comes from their sum."""
+        return self.by_block, cosines
+
     def cosines(self, least: float = 0.0) -> Float[np.ndarray, "head head"]:
         """Each product over the two heads' own norms; NaN for pairs that cannot be compared.
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from operator import itemgetter
+from typing import Literal
 
 import numpy as np
 import torch
@@ -12,13 +13,15 @@ from jaxtyping import Float
 from torch import Tensor
 
 from headwise.analysis.batching import Batch
+from headwise.analysis.cells import cells_of
 from headwise.analysis.seen import Reducer, Seen, positions_of
 from headwise.analysis.similarity.gram import comparable
 from headwise.analysis.similarity.rows import row_keys
 from headwise.analysis.sites import Site
 
-#: Rows drawn from every text.
-ROWS = 4
+#: Rows drawn from every text at least, and pairs of heads in the rows of a text at most: all rows of texts where
+#: heads are few, the least number where they are many.
+ROWS, PAIRS = 4, 1 << 16
 #: Numbers in one block of mixtures.
 _BLOCK = 1 << 22
 
@@ -27,15 +30,17 @@ class JensenShannon(Reducer):
     """1 − JS(a_g, a_h) / ln 2, averaged over rows: 1 for equal maps, 0 for maps without a common key.
 
     JS = H(m) − (H(a_g) + H(a_h)) / 2, m = (a_g + a_h) / 2, H the entropy in nats (Lin 1991), each row scaled to
-    sum to 1. A logarithm per pair, row and key makes all rows dear, so `rows` of every text are drawn by its
-    content and the seed, and weighted by how many they stand for; `similarity_error/jensen_shannon` is the
-    standard error of that draw (0 where every row was taken). Chance: the same with each head's allowed keys
-    shuffled within the row, drawn once per row.
+    sum to 1. A logarithm per pair, row and key makes all rows dear where there are many heads, so rows of every
+    text are drawn then, by its content and the seed, and weighted by how many they stand for;
+    `similarity_error/jensen_shannon` is the standard error of that draw (0 where every row was taken). Chance: the
+    same with each head's allowed keys shuffled within the row, drawn once per row.
 
     Args:
         sites: the sites.
-        rows: drawn from every text, at least 2; None for all.
+        rows: drawn from every text, at least 2; None for all; `auto` for 65,536 over the number of pairs of heads, but
+            at least 4.
         seed: of the draw and the shuffling.
+        blocks: parts of the texts, by content, whose sums are also kept apart, for resampling; 0 for none.
 
     >>> from headwise.analysis.texts import Text
     >>> site = Site("0", "a", "a.o", heads=2, kv_heads=2, head_dim=1, kept=(0, 1))
@@ -48,12 +53,22 @@ class JensenShannon(Reducer):
     """
 
     needs = frozenset({"maps"})
-    totals = ("sums", "variance", "chance", "weight")
+    totals = ("sums", "variance", "chance", "weight", "by_block")
 
-    def __init__(self, sites: Mapping[str, Site], *, rows: int | None = ROWS, seed: int = 0) -> None:
-        self.sites, self.rows, self.seed = dict(sites), rows, seed
+    def __init__(
+        self,
+        sites: Mapping[str, Site],
+        *,
+        rows: int | Literal["auto"] | None = "auto",
+        seed: int = 0,
+        blocks: int = 0,
+    ) -> None:
+        self.sites, self.seed = dict(sites), seed
         self._at = positions_of(sites)
         heads = sum(site.heads for site in sites.values())
+        self.rows = max(ROWS, PAIRS // max(1, heads * heads)) if rows == "auto" else rows
+        #: `[block, 2, head, head]`: divergence and weight.
+        self.by_block = np.zeros((blocks, 2, heads, heads))
         self.sums, self.variance, self.chance = (np.zeros((heads, heads)) for _ in range(3))
         self.weight = np.zeros((heads, heads))
         self._groups: dict[tuple[str, str], list[str]] = {}
@@ -61,6 +76,7 @@ class JensenShannon(Reducer):
             if site.kept:
                 self._groups.setdefault(comparable(site), []).append(name)
         self._batch: Batch | None = None
+        self._cells: list[int] = []
         self._open: dict[tuple[str, int], list[tuple[int, np.ndarray]]] = {}
         self._count: dict[tuple[str, int], int] = {}
 
@@ -68,7 +84,7 @@ class JensenShannon(Reducer):
         """Take in one batch, or one tile of it."""
         if batch is not self._batch:
             self._close()
-            self._batch = batch
+            self._batch, self._cells = batch, cells_of(batch.texts).tolist()
         for names in self._groups.values():
             if names[0] in seen:
                 self._take(batch, [seen[name] for name in names])
@@ -110,12 +126,20 @@ class JensenShannon(Reducer):
             self.sums[at] += count * drawn[:, 0].mean(0)
             self.chance[at] += count * drawn[:, 1].mean(0)
             self.weight[at] += count
+            if len(self.by_block):
+                block = self.by_block[self._cells[i] % len(self.by_block)]
+                block[:, *at] += np.stack([count * drawn[:, 0].mean(0), np.full(drawn.shape[2:], float(count))])
             if 1 < len(rows) < count:
                 spread = drawn[:, 0].var(0, ddof=1) / len(rows)
                 self.variance[at] += count**2 * (1 - len(rows) / count) * spread
         self._open.clear()
         self._count.clear()
         self._batch = None
+
+    def parts(self) -> tuple[np.ndarray, Callable[[np.ndarray], np.ndarray]]:
+        """Sums by part of the texts, and how likeness comes from their sum."""
+        self._close()
+        return self.by_block, _alike
 
     def finish(self) -> None:
         """Take in what is open of the last batch."""
@@ -125,7 +149,7 @@ class JensenShannon(Reducer):
         """`similarity/jensen_shannon`, its chance level and its standard error, all `[head, head]`."""
         self._close()
         weight = np.where(self.weight > 0, self.weight, np.nan)
-        alike = 1 - self.sums / weight / math.log(2)
+        alike = _alike(np.stack([self.sums, self.weight]))
         chance = 1 - (self.chance + self.chance.T) / 2 / weight / math.log(2)
         np.fill_diagonal(alike, np.where(np.isnan(alike.diagonal()), np.nan, 1.0))
         return {
@@ -133,6 +157,11 @@ class JensenShannon(Reducer):
             "similarity/jensen_shannon_chance": np.clip(chance, 0, 1),
             "similarity_error/jensen_shannon": np.sqrt(self.variance) / weight / math.log(2),
         }
+
+
+def _alike(sums: Float[np.ndarray, "2 head head"]) -> Float[np.ndarray, "head head"]:
+    """Likeness from summed divergence and weight; NaN where there is none."""
+    return np.asarray(1 - sums[0] / np.where(sums[1] > 0, sums[1], np.nan) / math.log(2))
 
 
 def divergences(p: Float[Tensor, "g key"], q: Float[Tensor, "h key"]) -> Float[Tensor, "g h"]:

@@ -53,10 +53,13 @@ def test_the_two_equal_heads_are_the_only_cluster(evidence):
     assert np.flatnonzero(~evidence["clusters/representative"]).tolist() == [planted.OTHER_TWIN]
 
 
-@pytest.mark.parametrize(("measure", "ordinary"), [("pearson", True), ("cosine", False), ("hellinger", False)])
-def test_clusters_by_number_are_tried_on_resampled_texts_under_every_cheap_measure(folder, measure, ordinary):
+@pytest.mark.parametrize(
+    ("measure", "way"),
+    [("pearson", {"ordinary": True}), ("cosine", {}), ("hellinger", {"per_text": True}), ("jensen_shannon", {})],
+)
+def test_clusters_by_number_are_tried_on_resampled_texts_under_every_measure(folder, measure, way):
     model, tokenizer = AutoModel.from_pretrained(folder), AutoTokenizer.from_pretrained(folder)
-    how = {"measures": ["replaceability", measure], "roles": ("self",), "ordinary": ordinary, "clusters": 4}
+    how = {"measures": ["replaceability", measure], "roles": ("self",), "clusters": 4, **way}
     found = analyze(model, tokenizer, planted.planted_corpus(30), **how)
     label = found["clusters/label"]
     assert len(set(label.tolist())) == 4
@@ -64,6 +67,7 @@ def test_clusters_by_number_are_tried_on_resampled_texts_under_every_cheap_measu
     # Uniform heads have no similarity, in the whole and in every resample alike.
     assert 0.3 < found.facts["clusters"]["mean"] < 1 + 1e-9
     assert found.facts["clusters"]["blocks"] > 10
+    assert found.facts["clusters"]["clusters"] == 4
 
 
 def test_the_dead_head_is_the_only_dormant_one(evidence):

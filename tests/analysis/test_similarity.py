@@ -10,7 +10,7 @@ from scipy.spatial.distance import jensenshannon
 from headwise.analysis.batching import Batch, Tokens
 from headwise.analysis.seen import Seen
 from headwise.analysis.similarity import (
-    GRAMS,
+    IN_PARTS,
     MEASURES,
     Cka,
     Cosine,
@@ -21,7 +21,6 @@ from headwise.analysis.similarity import (
     PerText,
     Replaceability,
 )  # fmt: skip
-from headwise.analysis.similarity.gram import cosines
 from headwise.analysis.sites import Site
 from headwise.analysis.texts import Text
 
@@ -406,14 +405,29 @@ def test_text_by_text_is_the_mean_over_texts(kind):
     np.testing.assert_allclose(measure.result()[f"similarity/{kind}"], np.mean(alone, axis=0), atol=1e-7)
 
 
-@pytest.mark.parametrize("kind", GRAMS)
-def test_blocks_sum_to_the_whole(kind):
+@pytest.mark.parametrize("per_text", [False, True])
+@pytest.mark.parametrize("kind", IN_PARTS)
+def test_blocks_sum_to_the_whole(kind, per_text):
     one = {"0": site(heads=3)}
-    measure = GRAMS[kind](one, blocks=5)
+    measure = PerText(lambda: MEASURES[kind](one), 5) if per_text else IN_PARTS[kind](one, blocks=5)
     contexts = torch.randn(9, 6, 3, 3, generator=torch.Generator().manual_seed(1))
     measure.update(batch_of(9), {"0": seen_of(one["0"], random_maps(9, 3, 6, seed=8), contexts)})
-    np.testing.assert_allclose(measure.gram.by_block.sum(0), measure.gram.products, atol=1e-5)
-    assert (measure.gram.by_block.any((1, 2))).sum() > 1
+    blocks, likeness = getattr(measure, "gram", measure).parts()
+    assert len(blocks) == 5
+    assert blocks.reshape(5, -1).any(1).sum() > 1
     # What is clustered anew on resampled texts is the measure itself.
-    again = cosines(measure.gram.by_block.sum(0))
-    np.testing.assert_allclose(again, measure.result()[f"similarity/{kind}"], atol=1e-5)
+    np.testing.assert_allclose(likeness(blocks.sum(0)), measure.result()[f"similarity/{kind}"], atol=1e-5)
+    if hasattr(measure, "gram"):
+        np.testing.assert_allclose(blocks.sum(0), measure.gram.products, atol=1e-5)
+
+
+def test_few_heads_are_compared_in_every_row():
+    seen = {"0": seen_of(site(), random_maps(3, 4, 7, LENGTHS), lengths=LENGTHS)}
+    every = JensenShannon({"0": site()}, rows=None)
+    every.update(batch_of(3), seen)
+    found = measured("jensen_shannon", {"0": site()}, seen)
+    for name, array in every.result().items():
+        np.testing.assert_array_equal(found[name], array)
+    # A model of many heads takes the least number of rows.
+    assert JensenShannon({"0": site(heads=300)}).rows == 4
+    assert JensenShannon({"0": site(heads=72)}).rows == 12
