@@ -60,7 +60,9 @@ def read_source(
         )  # fmt: skip
         return embedded_corpus()
     path = Path(source).expanduser()
-    if path.is_file() or (not path.exists() and path.suffix.lower() in FORMATS):
+    # A pipe or a device, such as /dev/stdin, is read like a file.
+    there = path.exists() and not path.is_dir()
+    if there or (not path.exists() and path.suffix.lower() in FORMATS):
         _refuse(source, "a file, not a data set", split=split, revision=revision)
         if FORMATS.get(path.suffix.lower(), "text") == "text":
             _refuse_columns(source, text=text, label=label, pair=pair, choices=choices)

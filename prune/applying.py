@@ -13,6 +13,7 @@ from headwise.analysis.embedded_text import embedded_corpus
 from headwise.analysis.errors import BadInput
 from headwise.analysis.sites import find_sites
 from headwise.prune.checkpoint import save
+from headwise.prune.growth import tell_growth
 from headwise.prune.importance.calibration import Calibration
 from headwise.prune.material import gather
 from headwise.prune.opening import open_checkpoint
@@ -64,6 +65,7 @@ def apply_plan(
     removable(dense, sites, plan.remove)
     if not plan.count:
         raise BadInput('the plan removes no head: there is nothing to cut; name heads, as in {"remove": {"3": [1, 7]}}')
+    tell_growth(dense, sites, plan.remove)
     if plan.model and Path(plan.model).name != Path(model).name:
         log.warning("the plan was made for %s; a head of %s with the same number is another head", plan.model, model)
     repair: dict[str, Any] = {"kind": "none", "sites": {}}

@@ -23,6 +23,7 @@ from headwise.prune.searching import search
 from headwise.prune.selection import Budget, Meter, Selection, Time, blocks_of, reachable, select
 from headwise.prune.selection.meters import gone
 from headwise.prune.stability import stability
+from headwise.prune.stages import Undecided
 from headwise.prune.tasks import Outcome, compare
 
 
@@ -57,8 +58,18 @@ def decide(
         scores: what the recipe's score says, if it is known already.
 
     Raises:
-        BadInput: the budget cannot be met, or nothing stays under the drop.
+        Undecided: the budget cannot be met, or nothing stays under the drop.
     """
+    try:
+        return _decided(recipe, calibration, evidence, made, judge, latency, scores)
+    except BadInput as error:
+        raise Undecided(str(error)) from error
+
+
+def _decided(
+    recipe: Recipe, calibration: Calibration, evidence: Evidence, made: Mapping[str, Any], judge: Judge | None,
+    latency: Latency | None, scores: Scores | None,
+) -> Plan:  # fmt: skip
     recipe.keep.tell_unmet(calibration.sites, evidence)
     scores = scores or recipe.score.score(calibration)
     if recipe.searched and judge is None:

@@ -33,8 +33,13 @@ def new_folder(target: Path, *, overwrite: bool = False) -> Iterator[Path]:
     """
     target = settled(target)
     check_free(target, overwrite=overwrite)
+    with way_to(target), _beside(target) as work:
+        yield work
+
+
+@contextlib.contextmanager
+def _beside(target: Path) -> Iterator[Path]:
     with told(target):
-        target.parent.mkdir(parents=True, exist_ok=True)
         # A name of its own: two writers of one target must not clear each other's work away.
         work = Path(tempfile.mkdtemp(prefix=f".{target.name}.", suffix=".partial", dir=target.parent))
         work.chmod(0o777 & ~_umask())
@@ -79,6 +84,59 @@ def check_free(target: Path, *, overwrite: bool) -> None:
         raise BadInput(
             f"{target} holds neither a run nor a checkpoint, so it is not overwritten; choose another output folder"
         )
+
+
+def check_place(target: Path, model: str | Path | None = None) -> None:
+    """Refuse a target inside a run's folder, or one that holds the model that is about to be read.
+
+    Args:
+        target: as `settled` gives it.
+        model: hub id or folder.
+
+    Raises:
+        BadInput: with what to do about it.
+
+    >>> check_place(Path("runs/new").absolute(), "bert-base-uncased")
+    """
+    around = next((folder for folder in target.parents if _is_run(folder)), None)
+    if around is not None:
+        raise BadInput(f"{target} lies inside {around}, a run's own folder; choose an output folder outside of it")
+    if model is None or not target.exists() or not Path(model).exists():
+        return
+    source, place = Path(model).resolve(), target.resolve()
+    if place == source or place in source.parents:
+        raise BadInput(f"{target} holds the model that is read ({model}), so it is not replaced; choose another folder")
+
+
+def _is_run(folder: Path) -> bool:
+    """Whether a run, an analysis or a sweep is in a folder, finished or not."""
+    if folder.name.endswith(".partial") and (folder / ".lock").exists():
+        return True
+    described = (folder / "environment.json").exists()
+    return described and any((folder / name).exists() for name in ("recipe.yaml", "evidence", "sweep.json"))
+
+
+@contextlib.contextmanager
+def way_to(folder: Path) -> Iterator[None]:
+    """The folders above `folder` exist inside the block; those that it made are gone again if it fails.
+
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as place:
+    ...     with contextlib.suppress(ValueError), way_to(Path(place) / "a" / "b" / "c"):
+    ...         raise ValueError((Path(place) / "a" / "b").is_dir())
+    ...     list(Path(place).iterdir())
+    []
+    """
+    made = [above for above in folder.parents if not above.exists()]
+    try:
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        yield
+    except BaseException:
+        for above in made:
+            # What somebody else has begun there meanwhile stays.
+            with contextlib.suppress(OSError):
+                above.rmdir()
+        raise
 
 
 def publish(work: Path, target: Path) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from headwise.analysis.errors import BadInput
-from headwise.prune.folder import check_free, space_told
+from headwise.prune.folder import check_free, check_place, settled, space_told
 
 
 @dataclass(frozen=True)
@@ -111,6 +111,7 @@ def inspect(
     """
     target = Path(output_dir) if output_dir is not None else run_folder(model, "analyze")
     check_free(target, overwrite=overwrite)
+    check_place(settled(target), model)
 
     from headwise.analysis.analyze import analyze
     from headwise.analysis.evidence import Evidence
@@ -118,6 +119,7 @@ def inspect(
     from headwise.analysis.reading import read_source
     from headwise.prune.environment import environment, now
     from headwise.prune.opening import open_checkpoint
+    from headwise.prune.overlong import overlong
     from headwise.prune.own_loss import own_loss
     from headwise.prune.report import write
     from headwise.prune.stages import SUMS, Stages
@@ -125,7 +127,9 @@ def inspect(
     how = (looking or Looking()).arguments()
     corpus = read_source(source, split=split, text=text).sample(samples, seed)
     opened = open_checkpoint(model, revision=revision, dtype=dtype, device=device, trust_remote_code=trust_remote_code)
-    made = environment(seed=seed, model=opened.facts, texts={"calibration": corpus.summary()})
+    cut_off = overlong(opened.model, opened.tokenizer, {"calibration": corpus}, max_length=max_length)
+    texts = {"calibration": corpus.summary() | {"truncated": cut_off["calibration"]}}
+    made = environment(seed=seed, model=opened.facts, texts=texts)
     if how["interventions"]:
         how["own"] = own_loss(opened.model, opened.tokenizer, corpus, max_length=max_length, seed=seed)
     how |= {"batch_size": batch_size, "max_length": max_length, "seed": seed}

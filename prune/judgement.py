@@ -123,6 +123,7 @@ def evaluate(pair: Pair, *, device: str | None = None, trust_remote_code: bool =
     opened = list(_opened(pair, device, trust_remote_code))
     first, last = opened[0], opened[-1]
     material = gather(pair.recipe.data, pair.recipe.seed)
+    material = material.measured(first.model, first.tokenizer, pair.recipe.data.max_length, pair.recipe.task)
     how: dict[str, Any] = {"batch_size": pair.recipe.data.batch_size, "max_length": pair.recipe.data.max_length}
     task = pair.recipe.task or choose_task(first.model, first.tokenizer, material.calibration)
     fitted = task.fit(first.model, first.tokenizer, material.calibration, seed=pair.recipe.seed, **how)

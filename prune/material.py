@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from headwise.analysis.errors import BadInput
@@ -22,17 +23,28 @@ class Material:
         calibration: texts for evidence, scores and repair.
         evaluation: texts that decide nothing.
         overlap: how many texts left calibration because they are in the evaluation, too.
+        truncated: how many texts of a part are longer than what the model reads, where that was counted.
     """
 
     calibration: Corpus
     evaluation: Corpus
     overlap: int
+    truncated: Mapping[str, int] = field(default_factory=dict)
 
     def facts(self) -> dict[str, Any]:
         """Source, count, hash and skips of each part, for the record."""
         parts = {"calibration": self.calibration.summary(), "evaluation": self.evaluation.summary()}
         parts["calibration"]["overlap_removed"] = self.overlap
+        for name, count in self.truncated.items():
+            parts[name]["truncated"] = count
         return parts
+
+    def measured(self, model: Any, tokenizer: Any, max_length: int | None, task: Any = None) -> Material:
+        """The same, with how many texts are cut off at what the model reads; a warning tells the user."""
+        from headwise.prune.overlong import overlong
+
+        parts = {"calibration": self.calibration, "evaluation": self.evaluation}
+        return replace(self, truncated=overlong(model, tokenizer, parts, max_length=max_length, task=task))
 
     def selection(self, seed: int) -> tuple[Corpus, Corpus]:
         """Calibration without, and the fifth of it that a search judges its candidates on."""

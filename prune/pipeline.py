@@ -25,7 +25,8 @@ from headwise.prune.compensation.undo import given_back
 from headwise.prune.deciding import Judge, decide
 from headwise.prune.drift import head_drift
 from headwise.prune.environment import environment, now, unchanged
-from headwise.prune.folder import space_told
+from headwise.prune.folder import check_place, settled, space_told
+from headwise.prune.growth import tell_growth
 from headwise.prune.importance.calibration import Calibration
 from headwise.prune.inspection import run_folder
 from headwise.prune.latency import Latency
@@ -36,6 +37,7 @@ from headwise.prune.opening import Opened, open_checkpoint
 from headwise.prune.plan import Plan
 from headwise.prune.proof import prove, require
 from headwise.prune.recipe import Recipe, check_against
+from headwise.prune.report.doubt import doubt
 from headwise.prune.speed import compare_speed
 from headwise.prune.stages import Stages
 from headwise.prune.surgery import cut
@@ -95,6 +97,7 @@ def run(
         raise BadInput("no model: give model.id in the recipe, or a model")
     name = recipe.model.id or getattr(model, "name_or_path", "") or type(model).__name__
     target = Path(output_dir) if output_dir is not None else run_folder(name, recipe_name(recipe))
+    check_place(settled(target), name)
     with Stages(target, overwrite=overwrite, resume=resume) as stages, space_told(target):
         opened = open_checkpoint(
             name, revision=recipe.model.revision, dtype=recipe.model.dtype, device=device,
@@ -105,7 +108,9 @@ def run(
         taken = latency_of(recipe, opened, sites, stages.work / TABLE)
         latency = None if taken is None else stages.saved(TABLE, partial(copy.copy, taken), Latency)
         material = gather(recipe.data, recipe.seed)
-        stages.text("recipe.yaml", with_table(recipe).resolved_yaml)
+        material = material.measured(opened.model, opened.tokenizer, recipe.data.max_length, recipe.task)
+        undecided = not (stages.work / "plan.json").exists()
+        stages.text("recipe.yaml", with_table(recipe).resolved_yaml, lambda was: undecided and _measures(was, recipe))
         made = stages.json("environment.json", lambda: _environment(recipe, opened, material))
         unchanged(made, _environment(recipe, opened, material))
         done = _carry_out(recipe, opened, material, sites, stages, made, latency)
@@ -139,6 +144,7 @@ def _carry_out(
     judge = None if selection is None else Judge(fitted, selection, tried)
 
     plan = stages.saved("plan.json", lambda: decide(recipe, calibration, evidence, made, judge, latency), Plan)
+    tell_growth(dense, sites, plan.remove)
     stages.json("stability.json", lambda: plan.made_with["stability"])
     before = fitted.judge(dense, material.evaluation)
     with given_back(dense, sites):
@@ -187,6 +193,13 @@ def dry_run(recipe: Recipe, *, trust_remote_code: bool = False) -> dict[str, Any
     return forecast(recipe, trust_remote_code=trust_remote_code)
 
 
+def _measures(was: str, recipe: Recipe) -> bool:
+    """Whether the recipe of an interrupted run measures the same on the same texts, whatever it decides by it."""
+    old = Recipe.from_text(was, "the interrupted run's recipe.yaml")
+    pairs = ((old.model, recipe.model), (old.data, recipe.data), (old.seed, recipe.seed))
+    return all(one == other for one, other in pairs) and old.searched == recipe.searched
+
+
 def recipe_name(recipe: Recipe) -> str:
     """What a recipe is called in a folder's name: its file's or shipped name."""
     where = getattr(getattr(recipe, "_places", None), "where", "") or "recipe"
@@ -205,10 +218,11 @@ def figures(accuracy: Mapping[str, Any], speed: Mapping[str, Any]) -> list[str]:
     if accuracy["upper"] is not None:
         lines.append(f"a drop above {_figure(accuracy['upper'])} is excluded (one-sided, 95 %)")
     for row in speed.get("rows", []):
-        ratio = row["ratio"]
+        ratio, why = row["ratio"], doubt(row)
         lines.append(
             f"batch {row['batch']} x {row['length']} tokens: {ratio['median']:.2f}x as fast "
             f"({ratio['low']:.2f} to {ratio['high']:.2f}; the operations predict {row['operation_ratio']:.2f}x)"
+            f"{f': {why}' if why else ''}"
         )
     return lines
 

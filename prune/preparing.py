@@ -77,6 +77,7 @@ def prepare(
         check_against(one, sites, opened.model)
     latency = latency_of(recipe, opened, sites)
     material = gather(recipe.data, recipe.seed)
+    material = material.measured(opened.model, opened.tokenizer, recipe.data.max_length, recipe.task)
     made = environment(seed=recipe.seed, model=opened.facts, texts=material.facts())
     material, selection = material.parts(recipe.seed) if recipe.searched else (material, None)
     how: dict[str, Any] = {"batch_size": recipe.data.batch_size, "max_length": recipe.data.max_length}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import json
 import logging
@@ -13,7 +14,7 @@ from types import TracebackType
 from typing import IO, Any, Protocol
 
 from headwise.analysis.errors import BadInput
-from headwise.prune.folder import check_free, publish, settled, told
+from headwise.prune.folder import check_free, check_place, publish, settled, told, way_to
 
 log = logging.getLogger("headwise")
 
@@ -21,6 +22,10 @@ log = logging.getLogger("headwise")
 SUMS = "sums"
 # Files that say what a run is; without anything beyond them there is nothing to resume.
 _BEGINNING = {".lock", "recipe.yaml", "environment.json", "latency.json"}
+
+
+class Undecided(BadInput):
+    """The recipe cannot be met by this model and these texts; with another budget, what was measured still serves."""
 
 
 class _Saveable(Protocol):
@@ -47,13 +52,25 @@ class Stages:
         self.target, self.overwrite, self.resume = settled(target), overwrite, resume
         self.work = self.target.with_name(f"{self.target.name}.partial")
         self._lock: IO[str] | None = None
+        self._entered = contextlib.ExitStack()
 
     def __enter__(self) -> Stages:
+        if self.target.name.endswith(".partial") and (self.target / ".lock").exists():
+            own = self.target.with_name(self.target.name.removesuffix(".partial"))
+            raise BadInput(f"{self.target} is what an unfinished run has kept; resume it by its own name, {own}")
         check_free(self.target, overwrite=self.overwrite)
-        with told(self.target):
-            there = self.work.exists()
-            self.work.mkdir(parents=True, exist_ok=True)
-            self._lock = self._locked()
+        check_place(self.target)
+        with contextlib.ExitStack() as entered:
+            with told(self.target):
+                entered.enter_context(way_to(self.work))
+                self._take()
+            self._entered = entered.pop_all()
+        return self
+
+    def _take(self) -> None:
+        there = self.work.exists()
+        self.work.mkdir(exist_ok=True)
+        self._lock = self._locked()
         if there and not self.resume:
             if not self.overwrite and self._begun():
                 self._unlock()
@@ -65,7 +82,6 @@ class Stages:
             self._unlock()
             shutil.rmtree(self.work, ignore_errors=True)
             raise BadInput(f"there is no unfinished run to resume: {self.work} does not exist")
-        return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -76,19 +92,27 @@ class Stages:
                 publish(self.work, self.target)
                 (self.target / ".lock").unlink(missing_ok=True)
         elif self._begun():
-            log.warning("the finished stages are kept in %s; --resume goes on from there", self.work)
+            also = ", also with another budget, reach or keep-rule" if issubclass(kind, Undecided) else ""
+            log.warning("the finished stages are kept in %s; --resume goes on from there%s", self.work, also)
         else:
             shutil.rmtree(self.work, ignore_errors=True)
         self._unlock()
+        self._entered.__exit__(kind, error, trace)
 
-    def text(self, name: str, make: Callable[[], str]) -> str:
+    def text(self, name: str, make: Callable[[], str], near: Callable[[str], bool] = lambda _: False) -> str:
         """A text file of the run; one that an interrupted run left must say the same.
+
+        Args:
+            name: of the file.
+            make: gives the text.
+            near: whether what an interrupted run left may be replaced by it, since no stage depends on the difference.
 
         Raises:
             BadInput: if the file is there and says something else.
         """
         path, made = self.work / name, make()
-        if path.exists() and path.read_text(encoding="utf-8") != made:
+        was = path.read_text(encoding="utf-8") if path.exists() else made
+        if was != made and not near(was):
             raise BadInput(
                 f"{path} differs from what is asked now; resume with the same recipe and settings, or --overwrite"
             )

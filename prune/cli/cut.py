@@ -34,13 +34,14 @@ def cut(
     with speaking(quiet):
         from headwise.prune.applying import apply_plan
         from headwise.prune.cli.plan import load_recipe
-        from headwise.prune.folder import check_free
+        from headwise.prune.folder import check_free, check_place, settled
         from headwise.prune.inspection import run_folder
         from headwise.prune.plan import Plan
 
         read = Plan.load(plan)
         target = output_dir or run_folder(model, "cut")
         check_free(target, overwrite=overwrite)
+        check_place(settled(target), model)
         name = dtype.value if dtype is not None else None
         loaded = None if recipe is None else load_recipe(recipe, None, model, revision, name, None)
         done = apply_plan(

@@ -99,6 +99,8 @@ def _lines(found: dict[str, Any]) -> list[tuple[str, str]]:
     texts = found["texts"]["evaluation"]
     read = f", from {texts['rows']} rows read" if "rows" in texts else ""
     lines = [("task", accuracy["kind"]), ("texts", f"{accuracy['n']} of {accuracy['rows']} drawn{read}")]
+    if texts.get("truncated"):
+        lines.append(("cut off", f"{texts['truncated']} texts, at the length that the model reads"))
     lines += [("left out in reading", f"{count}: {why}") for why, count in texts["skipped"].items()]
     lines += [("note", note) for note in texts["notes"]]
     lines += [("skipped", f"{count}: {why}") for why, count in accuracy["skipped"].items()]

@@ -8,9 +8,9 @@ from typing import Annotated
 import typer
 
 from headwise.prune.cli.options import AsJson, Device, Quiet, Trust
-from headwise.prune.cli.terminal import complain, put, put_json, speaking
+from headwise.prune.cli.terminal import complain, note, put, put_json, speaking
 
-Runs = Annotated[list[Path], typer.Argument(metavar="RUN…", help="Folders that prune or analyze wrote.")]
+Runs = Annotated[list[Path], typer.Argument(metavar="RUN…", help="Folders that prune, analyze or sweep wrote.")]
 Target = Annotated[
     Path | None,
     typer.Option("--output-dir", help="Where the comparison of several runs goes; a new one in runs/ if left out."),
@@ -31,18 +31,23 @@ def report(
     as_json: AsJson = False,
     quiet: Quiet = False,
 ) -> None:
-    """Rebuild the report of a run; with several runs, compare them in one table and one plot."""
+    """Rebuild the report of a run or a sweep; with several runs, compare them in one table and one plot."""
     if verify:
         _verify(runs, device=device, trust_remote_code=trust_remote_code, as_json=as_json, quiet=quiet)
         return
     from headwise.prune import report as pages
+    from headwise.prune.folder import check_place, settled
     from headwise.prune.inspection import run_folder
 
     with speaking(quiet):
         if len(runs) == 1:
-            written = pages.write(runs[0])
+            written = pages.write_again(runs[0])
+            for line in pages.unfinished(runs[0]):
+                note(line)
         else:
-            written = pages.write_comparison(runs, output_dir or run_folder("comparison", "report"))
+            target = output_dir or run_folder("comparison", "report")
+            check_place(settled(target) / "comparison.html")
+            written = pages.write_comparison(runs, target)
         if as_json:
             put_json({ending: str(path) for ending, path in written.items()})
         elif not quiet:

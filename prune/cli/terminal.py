@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import logging
 import os
 import sys
 from collections.abc import Iterator, Sequence
@@ -70,6 +71,8 @@ def speaking(quiet: bool) -> Iterator[None]:
 
     from headwise.analysis.progress import progress_shown
 
+    spoken = logging.getLogger("headwise")
+    level = spoken.level
     shown = not quiet and sys.stderr.isatty()
     # Read when those libraries are first imported, which the commands do inside this block.
     os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
@@ -80,4 +83,8 @@ def speaking(quiet: bool) -> Iterator[None]:
     with warnings.catch_warnings(), progress_shown(shown):
         if quiet:
             warnings.simplefilter("ignore")
-        yield
+            spoken.setLevel(logging.ERROR)
+        try:
+            yield
+        finally:
+            spoken.setLevel(level)
