@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 from headwise.analysis.sites import Site, find_sites
+from headwise.prune.first_checks import first_checks
 from headwise.prune.latency import Latency
 from headwise.prune.recipe import Recipe, check_against
 from headwise.prune.report.formats import size as sized
@@ -17,6 +18,7 @@ from headwise.prune.selection import reachable
 from headwise.prune.skeleton import skeleton
 
 _DEFAULT_LENGTH = 512
+_UNEQUAL = "single heads leave groups of unequal size, whose keys and values are repeated: the model may get larger"
 _BYTES = {"float32": 4, "float16": 2, "bfloat16": 2}
 
 
@@ -31,13 +33,14 @@ def forecast(recipe: Recipe, *, trust_remote_code: bool = False) -> dict[str, An
         trust_remote_code: run code that the checkpoint brings, if its configuration needs any.
 
     Raises:
-        BadInput: if the checkpoint's configuration cannot be read or the recipe does not fit it.
+        BadInput: if the checkpoint's configuration cannot be read, or the recipe, its texts or its task do not fit it.
     """
     name = str(recipe.model.id)
     model = skeleton(name, revision=recipe.model.revision, trust_remote_code=trust_remote_code)
     sites = find_sites(model)
     table = _table(recipe, sites)
     check_against(recipe, sites, model, table.meter() if table is not None else None)
+    checked = first_checks(recipe, model, trust_remote_code=trust_remote_code)
     total = sum(site.heads for site in sites.values())
     parameters = sum(p.numel() for p in model.parameters())
     length = recipe.data.max_length or min(
@@ -59,10 +62,12 @@ def forecast(recipe: Recipe, *, trust_remote_code: bool = False) -> dict[str, An
     }
     return {
         "model": name, "type": type(model).__name__, "sites": len(sites), "heads": total,
+        **checked,
         "budget": _budget(recipe, table),
         # How many heads a share of something else, a time or a drop comes to, the scores decide.
         "heads_removed": None if recipe.remove.metered or recipe.reach is not None else reachable(
             sites, recipe.remove, recipe.scope, recipe.keep, recipe.unit),
+        **({"note": _UNEQUAL} if _may_grow(recipe, sites) else {}),
         "cannot_be_cut": {name: site.refusal for name, site in sites.items() if site.refusal},
         "score": recipe.score.kind, "compensate": recipe.compensate.kind,
         "memory": {name: sized(count) for name, count in memory.items()} | {"peak_about": sized(_peak(memory))},
@@ -70,6 +75,10 @@ def forecast(recipe: Recipe, *, trust_remote_code: bool = False) -> dict[str, An
         "time": {"passes": round(passes, 1), "texts": samples or "all", "tokens_a_text": length,
                  "seconds_about": round(operations / speed, 1), "operations_per_second": f"{speed:.2g}"},
     }  # fmt: skip
+
+
+def _may_grow(recipe: Recipe, sites: Mapping[str, Site]) -> bool:
+    return recipe.unit == "head" and any(1 < site.kv_heads < site.heads for site in sites.values())
 
 
 def _table(recipe: Recipe, sites: Mapping[str, Site]) -> Latency | None:

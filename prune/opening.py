@@ -71,7 +71,7 @@ def open_checkpoint(
         if place != "auto":
             model = _moved(model, place)
     if tokenizer is None:
-        tokenizer = _reader(model, source, trust_remote_code, where)
+        tokenizer = reader_of(model, source, trust_remote_code, where)
     return Opened(model, tokenizer, name, source, _facts(name, revision, model))
 
 
@@ -89,7 +89,7 @@ def _moved(model: Any, device: str) -> Any:
         raise BadInput(f"device {device!r} cannot be used: {str(error).splitlines()[0]}") from error
 
 
-def _reader(model: Any, source: str, trust: bool, where: dict[str, str]) -> Any:
+def reader_of(model: Any, source: str, trust: bool, where: dict[str, str]) -> Any:
     """What makes inputs: a tokenizer, or the processor of a model that sees or hears."""
     import transformers
 

@@ -19,6 +19,8 @@ from headwise.prune.checkpoint import save
 from headwise.prune.compensation.undo import given_back
 from headwise.prune.deciding import decide, plan_of
 from headwise.prune.environment import unchanged
+from headwise.prune.folder import check_place, settled
+from headwise.prune.growth import growth
 from headwise.prune.importance import Scores
 from headwise.prune.judging import Errand, Judging, Removal, side_by_side
 from headwise.prune.plan import Plan
@@ -101,6 +103,7 @@ def sweep(
         ProofFailed: gate and cut disagree.
     """
     shares = _asked(recipe, fractions, which, jobs)
+    check_place(settled(target), recipe.model.id)
     with Stages(target, overwrite=overwrite, resume=resume) as stages:
         stages.text("recipe.yaml", recipe.resolved_yaml)
         first, *others = (_at(recipe, share) for share in shares)
@@ -143,7 +146,11 @@ def _asked(recipe: Recipe, fractions: Sequence[float], which: Cut, jobs: int) ->
     if recipe.reach is not None:
         raise BadInput("a sweep tries budgets one by one: take `reach` out of the recipe")
     if recipe.recover.kind != "none":
-        log.warning("recover: %s is left out: a sweep compares budgets before any training", recipe.recover.kind)
+        log.warning(
+            "recover: %s is left out: a sweep compares budgets before any training. Train a budget that you choose by "
+            "`headwise prune` with the same recipe and options, and --set remove.fraction=%g (or another of %s)",
+            recipe.recover.kind, shares[-1], ", ".join(f"{share:g}" for share in shares),
+        )  # fmt: skip
     return shares
 
 
@@ -193,6 +200,9 @@ class _Sweep:
         found = {share: Plan.load(self._folder(share) / "plan.json") for share in self.shares}
         for share, plan in found.items():
             self._describe(share, plan)
+            more = growth(self.ready.opened.model, self.ready.calibration.sites, plan.remove)
+            if more:
+                log.warning("budget %g: %s", share, more)
         return found
 
     def _keep(self, share: float, plan: Plan) -> None:

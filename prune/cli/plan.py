@@ -35,12 +35,14 @@ def plan(
         from headwise.analysis.errors import BadInput
         from headwise.prune.deciding import decide
         from headwise.prune.folder import told
+        from headwise.prune.growth import tell_growth
         from headwise.prune.preparing import prepare
 
         if output.exists() and not overwrite:
             raise BadInput(f"{output} exists and is left as it is; choose another --output, or say --overwrite")
         ready = prepare(loaded, device=device, trust_remote_code=trust_remote_code)
         made = decide(loaded, ready.calibration, ready.evidence, ready.made, ready.judge, ready.latency)
+        tell_growth(ready.opened.model, ready.calibration.sites, made.remove)
         with told(output):
             output.parent.mkdir(parents=True, exist_ok=True)
             made.save(output)

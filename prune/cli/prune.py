@@ -21,7 +21,7 @@ from headwise.prune.cli.options import (
     Seed,
     Trust,
 )
-from headwise.prune.cli.terminal import complain, put, put_json, speaking, stdout, table
+from headwise.prune.cli.terminal import complain, note, put, put_json, speaking, stdout, table
 
 ModelOrRecipes = Annotated[
     str | None, typer.Argument(metavar="MODEL", help="Hub id or folder; the recipe's model.id if left out.")
@@ -80,6 +80,11 @@ def prune(
     if resume and output_dir is None:
         raise typer.BadParameter("--resume needs the --output-dir of the interrupted run")
     if dry_run:
+        if output_dir is not None and not resume:
+            from headwise.prune.folder import check_free, check_place, settled
+
+            check_free(output_dir, overwrite=overwrite)
+            check_place(settled(output_dir), model)
         _dry_run(recipe, changes, trust_remote_code=trust_remote_code, as_json=as_json, quiet=quiet)
         return
     run_recipe(
@@ -154,6 +159,8 @@ def run_recipe(
             stdout().print(summary_table(done.folder))
             put(f"run: {done.folder}")
             put(f"report: {done.folder / 'report.html'}")
+            for line in summary(done.folder)["speed"].get("notes", ()):
+                note(f"speed: {line}")
         broken = broken_limits(done.folder)
     if broken:
         complain("limits broken: " + "; ".join(broken) + f"\nThe run is written all the same: {done.folder}")

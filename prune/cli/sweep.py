@@ -101,12 +101,13 @@ def _speed(folder: Path) -> str:
     path = folder / "speed.json"
     if not path.exists():
         return "not cut"
+    from headwise.prune.report.doubt import doubt
     from headwise.prune.report.verdict import leading_row
 
     row = leading_row(json.loads(path.read_text(encoding="utf-8")))
-    ratio = row["ratio"]
+    ratio, why = row["ratio"], doubt(row)
     where = f"batch {row['batch']} × {row['length']} tokens"
-    return f"{ratio['median']:.2f}× ({ratio['low']:.2f} to {ratio['high']:.2f}), {where}"
+    return f"{ratio['median']:.2f}× ({ratio['low']:.2f} to {ratio['high']:.2f}), {where}{f', {why}' if why else ''}"
 
 
 def _shares(text: str, option: str) -> list[float]:

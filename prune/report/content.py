@@ -87,6 +87,12 @@ def _notes(folder: Folder) -> Iterator[str]:
     """What a reader would look for in vain, and why."""
     if not folder.plan:
         return
+    sizes = folder.speed.get("parameters") or {}
+    if (sizes.get("cut") or 0) > (sizes.get("dense") or 0) > 0:
+        yield (
+            f"The cut model is larger than the dense one, {sizes['cut']:,} against {sizes['dense']:,} parameters: single "
+            "heads left groups of unequal size, whose keys and values are repeated (unit: group or even avoids it)."
+        )
     missing = {
         "accuracy was not measured": folder.accuracy,
         "speed was not measured": folder.speed,
