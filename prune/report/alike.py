@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
@@ -13,7 +14,13 @@ from headwise.prune.report.heads import finite
 # A picture of more heads has less than one screen pixel a head and costs megabytes: pairs say more.
 MOST_DRAWN = 1024
 PAIRS = 20
-NAMES = {"pearson": "Pearson correlation of maps", "cosine": "cosine of contexts", "hellinger": "Hellinger affinity"}
+NAMES = {
+    "pearson": "Pearson correlation of maps",
+    "cosine": "cosine of contexts",
+    "hellinger": "Hellinger affinity",
+    "jensen_shannon": "Jensen-Shannon similarity",
+    "cka": "linear CKA of contexts",
+}
 CHANCE = {
     "pearson": "every row is centred on its own uniform distribution, so independent heads correlate at 0",
 }
@@ -58,6 +65,7 @@ def similarity_of(folder: Folder, heads: Sequence[Head]) -> Similarity | None:
         order=positions,
         linkage=() if linkage is None or not drawn else tuple(tuple(row) for row in linkage.tolist()),
         threshold=_threshold(folder),
+        groups=_groups(folder),
         drawn=drawn,
         matrix=matrix if drawn else None,
     )
@@ -72,6 +80,9 @@ def strongest_pairs(folder: Folder, heads: Sequence[Head], measure: str, matrix:
     top = top[np.lexsort((columns[top], rows[top], -sizes[top]))]
     names = [name for name in measures(folder) if name != measure]
     others = {NAMES.get(name, name): folder.arrays[f"similarity/{name}"] for name in names}
+    # Where rows were drawn, how far a number may be off.
+    errors = {name: folder.array(f"similarity_error/{name}") for name in measures(folder)}
+    others |= {f"standard error of {NAMES.get(n, n)}": error for n, error in errors.items() if error is not None}
     chance = folder.array(f"similarity/{measure}_chance")
     return tuple(
         Pair(
@@ -114,6 +125,27 @@ def clusters_of(heads: Sequence[Head], order: Sequence[int]) -> tuple[Cluster, .
 
 
 def _threshold(folder: Folder) -> float | None:
+    return finite(_said(folder, "threshold")) if _said(folder, "clusters") is None else None
+
+
+def _groups(folder: Folder) -> str:
+    """How the groups were made, and whether they are the same on resampled texts; empty if that is not known."""
+    threshold, count = finite(_said(folder, "threshold")), _said(folder, "clusters")
+    if count is not None:
+        made = f"The tree is cut into {count} groups."
+    elif threshold is not None:
+        made = f"Heads are in one group where they are alike by {threshold:g} on average."
+    else:
+        return ""
+    mean, low, high = (finite(_said(folder, part)) for part in ("mean", "low", "high"))
+    if mean is None or low is None or high is None:
+        return made
+    return (
+        f"{made} Groups of resampled texts agree with them by {mean:.2f} (adjusted Rand index: 1 the same groups, 0 "
+        f"chance; 95 % of resamples from {low:.2f} to {high:.2f})."
+    )
+
+
+def _said(folder: Folder, part: str) -> Any:
     found = folder.facts.get("clusters")
-    value = found.get("threshold") if isinstance(found, dict) else None
-    return finite(value) if isinstance(value, int | float) else None
+    return found.get(part) if isinstance(found, dict) else None

@@ -41,7 +41,7 @@ def check_arrays(path: Path, arrays: Mapping[str, np.ndarray], heads: int) -> No
 def _wanted(arrays: Mapping[str, np.ndarray], heads: int) -> Iterator[tuple[str, tuple[int, ...]]]:
     for name in arrays:
         part = name.partition("/")[0]
-        if part == "similarity":
+        if part in ("similarity", "similarity_error"):
             yield name, (heads, heads)
         elif part == "roles" or name in ("clusters/label", "clusters/representative"):
             yield name, (heads,)

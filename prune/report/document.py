@@ -143,6 +143,7 @@ class Similarity:
         order: the same positions in the order of the tree's leaves.
         linkage: scipy's linkage rows (first, second, distance, size); distance is 1 - similarity.
         threshold: the mean similarity at which two groups were still joined.
+        groups: how groups were made, and how firm they are over resampled texts, in words.
         pairs: the strongest pairs.
         clusters: groups of two or more.
         matrix: the numbers, when the page draws them; not repeated in JSON.
@@ -159,6 +160,7 @@ class Similarity:
     order: tuple[int, ...] = ()
     linkage: tuple[tuple[float, ...], ...] = ()
     threshold: float | None = None
+    groups: str = ""
     drawn: bool = False
     matrix: np.ndarray | None = field(default=None, repr=False, compare=False)
 

@@ -237,6 +237,10 @@ class _Site(_Part):
 
 class _Clusters(_Part):
     threshold: Amount | None = None
+    clusters: Count | None = None
+    mean: Amount | None = None
+    low: Amount | None = None
+    high: Amount | None = None
 
 
 class _Intervention(_Part):

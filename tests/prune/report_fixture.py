@@ -43,6 +43,7 @@ def evidence_arrays(heads: int, rng: np.random.Generator) -> dict[str, np.ndarra
     arrays = {"similarity/pearson": matrix.astype(np.float32)}
     arrays["similarity/cosine"] = np.clip(matrix + rng.normal(scale=0.05, size=matrix.shape), -1, 1).astype(np.float32)
     arrays["similarity/hellinger"] = np.clip(0.5 + matrix / 2, 0, 1).astype(np.float32)
+    arrays["similarity_error/hellinger"] = np.full(matrix.shape, 0.0125, dtype=np.float32)
     arrays["similarity/pearson_chance"] = np.zeros_like(matrix, dtype=np.float32)
     arrays["similarity/cosine_chance"] = np.full(matrix.shape, 0.03, dtype=np.float32)
     distance = np.clip(1 - matrix, 0, None)
@@ -89,7 +90,7 @@ def write_evidence(folder: Path, sites: list[dict], seed: int = 0) -> tuple[list
     arrays = evidence_arrays(len(heads), np.random.default_rng(seed))
     (folder / "evidence").mkdir(parents=True)
     save_file(arrays, folder / "evidence" / "arrays.safetensors")
-    facts = {"sites": sites, "clusters": {"threshold": 0.5, "method": "average"}}
+    facts = {"sites": sites, "clusters": {"threshold": 0.5, "mean": 0.93, "low": 0.86, "high": 1.0}}
     write_json(folder / "evidence" / "evidence.json", {"schema": 1, "heads": heads, "facts": facts})
     return heads, arrays
 

@@ -126,6 +126,13 @@ def test_pairs_are_the_strongest_and_carry_every_measure(run: Path) -> None:
     i, j = labels.index(pair.first), labels.index(pair.second)
     assert pair.others["cosine of contexts"] == pytest.approx(arrays["similarity/cosine"][i, j])
     assert pair.chance == 0.0
+    assert pair.others["standard error of Hellinger affinity"] == pytest.approx(0.0125)
+    assert report.similarity.groups.startswith("Heads are in one group where they are alike by 0.5 on average.")
+    assert "by 0.93 (adjusted Rand index: 1 the same groups, 0 chance; 95 % of resamples from 0.86 to 1.00)" in (
+        report.similarity.groups
+    )
+    for render in (as_html, as_markdown):
+        assert "by 0.93 (adjusted Rand index" in render(report)
 
 
 def test_roles_without_a_head_are_listed_too(tmp_path: Path) -> None:

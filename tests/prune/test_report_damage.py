@@ -129,7 +129,7 @@ ARRAYS = {
     "similarity/pearson": lambda a: a[:-1], "roles/self/score": lambda a: a[:, None], "clusters/order": lambda a: a + 1,
     "clusters/present": lambda a: a[::-1].copy(), "clusters/linkage": lambda a: a * 0, "clusters/label": lambda a: a[:1],
     "statistics/entropy": lambda a: a[:1], "clusters/representative": lambda a: np.stack([a, a]),
-    "similarity/pearson_chance": lambda a: a[:, 0].copy(),
+    "similarity/pearson_chance": lambda a: a[:, 0].copy(), "similarity_error/hellinger": lambda a: a[:-1],
 }  # fmt: skip
 
 
