@@ -1,4 +1,4 @@
-"""Tasks on images and clips: end to end from files, values equal to the library's."""
+"""Tasks on images and clips: values equal to the library's; whole runs are in `test_task_runs`."""
 
 import json
 from dataclasses import replace
@@ -30,7 +30,6 @@ from transformers import (
 
 from headwise.analysis.corpus import Corpus, Text, batches, read_source
 from headwise.analysis.errors import BadInput
-from headwise.prune.cli import main
 from headwise.prune.tasks import TASKS, choose_task, compare
 from headwise.prune.tasks.transcription import FittedTranscription, Transcription, errors_of
 from tests.prune.tiny_run import tokenizer as words
@@ -262,27 +261,6 @@ def test_texts_that_do_not_fit_are_refused(place, kind):
     model, processor = place[1][kind]
     with pytest.raises(BadInput, match=r"(images|clips); give a folder"):
         TASKS[kind]().fit(model, processor, Corpus([Text("w1", "w2", "cat")]))
-
-
-@pytest.mark.parametrize(
-    "kind", [pytest.param(kind, marks=pytest.mark.slow) if kind != "image-classification" else kind for kind in COLUMNS]
-)
-def test_what_sees_or_hears_is_pruned_and_judged_again(place, kind, tmp_path, capsys):
-    what = "images" if kind.startswith("image") else "clips"
-    changes = {"score": {"kind": "magnitude"}, "remove": {"heads": 2}, "compensate": {"kind": "bias"},
-               "speed": {"batches": [1], "lengths": [8], "rounds": 3, "seconds": 1}}  # fmt: skip
-    recipe = tmp_path / "recipe.yaml"
-    recipe.write_text(json.dumps({"schema": 1, **changes}))
-    given = ["--calibration", place[0] / what, "--evaluation", place[0] / f"{what}-dev"]
-    given += [word for name, column in COLUMNS[kind].items() for word in (f"--{name}-column", column)]
-    words = ["prune", place[0] / kind, "--recipe", recipe, *given, "--output-dir", tmp_path / "run", "-q"]
-    code = main([str(word) for word in words])
-    assert code == 0, capsys.readouterr().err
-    accuracy = json.loads((tmp_path / "run" / "accuracy.json").read_text())
-    assert (accuracy["kind"], accuracy["n"], accuracy["rows"]) == (kind, 8, 8)
-    assert json.loads((tmp_path / "run" / "proof.json").read_text())["passed"]
-    assert main(["evaluate", str(tmp_path / "run"), "--json"]) == 0
-    assert json.loads(capsys.readouterr().out)["accuracy"]["cut"] == accuracy["cut"]
 
 
 def test_a_pair_of_towers_is_judged_by_both_its_embeddings(place):
