@@ -17,7 +17,6 @@ PATCHES = 16
 WAVES = (TOKENS, 64, 128, 400, 1600, 4000)
 
 # Names of inputs by what they hold, where forwards agree on them.
-_IDS = ("input_ids", "decoder_input_ids", "qformer_input_ids", "char_input_ids")
 _PIXELS = ("pixel_values", "pixel_values_videos", "images", "image", "prompt_pixel_values", "prompt_masks")
 _SIGNALS = ("input_features", "input_values", "audio_values", "past_values", "audio_mel")
 _GRIDS = ("grid_thw", "image_grid_thw", "video_grid_thw", "target_sizes", "spatial_shapes")

@@ -78,7 +78,7 @@ def _worst(
     worst: dict[str, float] = {}
     for inputs in batches:
         seen, outputs = _gated_pass(dense, remove, sites, inputs)
-        for name, output in _fed_pass(cut, sites, inputs, seen).items():
+        for name, output in _fed_pass(cut, inputs, seen).items():
             worst[name] = max(worst.get(name, 0.0), _difference(outputs[name], output))
     # A stack that these inputs do not reach proves nothing: if it lost heads, the proof fails.
     return worst | {name: float("inf") for name in remove if name not in worst}
@@ -108,9 +108,7 @@ def _gated_pass(
     return seen, outputs
 
 
-def _fed_pass(
-    cut: nn.Module, sites: Mapping[str, Site], inputs: Inputs, seen: Mapping[str, list[Tensor]]
-) -> dict[str, Tensor]:
+def _fed_pass(cut: nn.Module, inputs: Inputs, seen: Mapping[str, list[Tensor]]) -> dict[str, Tensor]:
     """Each site's output in the cut model, fed with the recorded inputs (of equal shape) instead of its own."""
 
     def feed(site: Site, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
