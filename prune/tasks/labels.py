@@ -10,6 +10,8 @@ from headwise.analysis.errors import BadInput
 from headwise.analysis.texts import Label
 
 _GENERIC = re.compile(r"label_\d+")
+#: Of more labels than these a message names the first; and of a longer one, that is perhaps a text, the beginning.
+_MOST, _LONGEST = 12, 60
 
 
 def label_numbers(
@@ -62,8 +64,17 @@ def _plain(name: object) -> str:
 
 
 def _unknown(wrong: Sequence[object], labels: Sequence[Label], names: Mapping[int, str]) -> BadInput:
+    pairs = _listed([f"{i} = {name!r}" for i, name in names.items()])
     return BadInput(
-        f"labels {', '.join(map(repr, wrong))} are not the model's. Labels of the data: "
-        f"{', '.join(map(repr, labels))}; of the model: {', '.join(f'{i} = {n!r}' for i, n in names.items())}. "
-        "Say which is which in the task's `labels`, as {data label: model label or number}."
+        f"labels {_listed(_told(wrong))} are not the model's. Labels of the data: {_listed(_told(labels))}; of the "
+        f"model: {pairs}. Say which is which in the task's `labels`, as {{data label: model label or number}}."
     )
+
+
+def _told(labels: Sequence[object]) -> list[str]:
+    return [shown if len(shown) <= _LONGEST else f"{shown[:_LONGEST]}…" for shown in map(repr, labels)]
+
+
+def _listed(parts: Sequence[str]) -> str:
+    more = len(parts) - _MOST
+    return ", ".join(parts) if more <= 0 else f"{', '.join(parts[:_MOST])} and {more} more"

@@ -99,6 +99,12 @@ def test_unknown_labels_are_listed_beside_the_models(labels, given):
         label_numbers(labels, config("good", "bad"), given=given)
 
 
+def test_a_column_of_texts_taken_for_labels_is_said_in_a_few_lines():
+    with pytest.raises(BadInput, match=r"w0 w0.*… and 88 more are not the model's") as caught:
+        label_numbers([f"w{i} " * 90 for i in range(100)], config(*(f"c{i}" for i in range(1000))))
+    assert len(str(caught.value)) < 3000
+
+
 def test_what_is_no_classification_is_refused():
     base = make(BertModel, BertConfig, **BERT)
     with pytest.raises(BadInput, match="no classification head"):
