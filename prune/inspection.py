@@ -117,16 +117,19 @@ def inspect(
     from headwise.analysis.evidence import Evidence
     from headwise.analysis.processes import agreed, world
     from headwise.analysis.reading import read_source
+    from headwise.analysis.sites import find_sites
     from headwise.prune.environment import environment, now
     from headwise.prune.opening import open_checkpoint
     from headwise.prune.overlong import overlong
     from headwise.prune.own_loss import own_loss
+    from headwise.prune.reached import require_reached
     from headwise.prune.report import write
     from headwise.prune.stages import SUMS, Stages
 
     how = (looking or Looking()).arguments()
     corpus = read_source(source, split=split, text=text).sample(samples, seed)
     opened = open_checkpoint(model, revision=revision, dtype=dtype, device=device, trust_remote_code=trust_remote_code)
+    require_reached(opened.model, opened.tokenizer, find_sites(opened.model), corpus)
     cut_off = overlong(opened.model, opened.tokenizer, {"calibration": corpus}, max_length=max_length)
     texts = {"calibration": corpus.summary() | {"truncated": cut_off["calibration"]}}
     made = environment(seed=seed, model=opened.facts, texts=texts)

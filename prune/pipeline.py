@@ -36,8 +36,10 @@ from headwise.prune.native import native_reason
 from headwise.prune.opening import Opened, open_checkpoint
 from headwise.prune.plan import Plan
 from headwise.prune.proof import prove, require
+from headwise.prune.reached import require_reached
 from headwise.prune.recipe import Recipe, check_against
 from headwise.prune.report.doubt import doubt
+from headwise.prune.representatives import represented
 from headwise.prune.speed import compare_speed
 from headwise.prune.stages import Stages
 from headwise.prune.surgery import cut
@@ -108,6 +110,7 @@ def run(
         taken = latency_of(recipe, opened, sites, stages.work / TABLE)
         latency = None if taken is None else stages.saved(TABLE, partial(copy.copy, taken), Latency)
         material = gather(recipe.data, recipe.seed)
+        require_reached(opened.model, opened.tokenizer, sites, material.calibration)
         material = material.measured(opened.model, opened.tokenizer, recipe.data.max_length, recipe.task)
         undecided = not (stages.work / "plan.json").exists()
         stages.text("recipe.yaml", with_table(recipe).resolved_yaml, lambda was: undecided and _measures(was, recipe))
@@ -144,6 +147,8 @@ def _carry_out(
     judge = None if selection is None else Judge(fitted, selection, tried)
 
     plan = stages.saved("plan.json", lambda: decide(recipe, calibration, evidence, made, judge, latency), Plan)
+    evidence = represented(evidence, plan, recipe.score.kind)
+    stages.replace_evidence(evidence)
     tell_growth(dense, sites, plan.remove)
     stages.json("stability.json", lambda: plan.made_with["stability"])
     before = fitted.judge(dense, material.evaluation)

@@ -18,6 +18,7 @@ from headwise.prune.latency import Latency
 from headwise.prune.latency_use import latency_of
 from headwise.prune.material import Material, gather
 from headwise.prune.opening import Opened, open_checkpoint
+from headwise.prune.reached import require_reached
 from headwise.prune.recipe import Recipe, check_against
 from headwise.prune.tasks import choose_task
 
@@ -77,6 +78,7 @@ def prepare(
         check_against(one, sites, opened.model)
     latency = latency_of(recipe, opened, sites)
     material = gather(recipe.data, recipe.seed)
+    require_reached(opened.model, opened.tokenizer, sites, material.calibration)
     material = material.measured(opened.model, opened.tokenizer, recipe.data.max_length, recipe.task)
     made = environment(seed=recipe.seed, model=opened.facts, texts=material.facts())
     material, selection = material.parts(recipe.seed) if recipe.searched else (material, None)

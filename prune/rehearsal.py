@@ -74,7 +74,7 @@ def rehearse(
         if reason is None:
             raise CannotCut(
                 f"site {name}: {kind} is not among the families that headwise knows, and its cut cannot be tried out here: "
-                "neither the model nor this block runs with inputs made up for it. Pass real ones (`cut(model, plan, "
+                "neither the model nor this block runs with inputs made up for it. In Python, pass real ones (`cut(model, plan, "
                 "inputs=...)`); gating works without."
             )
         if reason:

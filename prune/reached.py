@@ -1,0 +1,58 @@
+"""Reached: whether texts alone come by every site, before anything is measured."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import nn
+
+from headwise.analysis.batching import batches
+from headwise.analysis.errors import BadInput
+from headwise.analysis.sites import Site
+from headwise.analysis.still import still
+from headwise.analysis.texts import Corpus
+
+_NAMED = 6
+
+
+def require_reached(model: nn.Module, tokenizer: Any, sites: Mapping[str, Site], corpus: Corpus) -> None:
+    """Return if one of the texts comes by every site, or the model has one stack, where it always does.
+
+    Models that read images or clips beside their text run towers and cross-attention only for those.
+
+    Args:
+        model: on its device; run once.
+        tokenizer: its tokenizer or processor.
+        sites: the model's.
+        corpus: what is going to be looked at.
+
+    Raises:
+        BadInput: some sites are not reached; with what to do about it.
+    """
+    if len({site.stack for site in sites.values()}) < 2:
+        return
+    seen: set[str] = set()
+    handles = [
+        model.get_submodule(path).register_forward_hook(lambda *_, path=path: seen.add(path))
+        for path in {site.module for site in sites.values()}
+    ]
+    try:
+        one = Corpus(list(corpus.texts[:1]), corpus.source)
+        with still(model), torch.no_grad():
+            model(**next(iter(batches(one, tokenizer, model=model, batch_size=1, max_length=16))).inputs)
+    finally:
+        for handle in handles:
+            handle.remove()
+    missed = [name for name, site in sites.items() if site.module not in seen]
+    # Where no block is called as a module, a fused path computes them all: that is told by who looks at them.
+    if not missed or len(missed) == len(sites):
+        return
+    named = ", ".join(missed[:_NAMED]) + (f" and {len(missed) - _NAMED} more" if len(missed) > _NAMED else "")
+    raise BadInput(
+        f"{len(missed)} of {len(sites)} sites are not reached by these texts: {named}. {type(model).__name__} runs them for "
+        "images or clips beside the text, which no command reads together. Sites that text reaches can be cut by a plan "
+        "of your own (`headwise cut MODEL plan.json`); in Python, `headwise.analysis.capture(model, batches, …)` looks at "
+        "all of them with batches that hold the other inputs, and `cut(model, heads, inputs=…)` tries a cut with them"
+    )
