@@ -24,16 +24,24 @@ from headwise.prune.cli.options import (
 from headwise.prune.cli.terminal import put, put_json, speaking, stdout
 
 TextsFile = Annotated[Path | None, typer.Option("--texts", help="A text a line; or a CSV, TSV, JSONL or parquet file.")]
-Dataset = Annotated[str | None, typer.Option("--dataset", metavar="NAME[:CONFIG]", help="A data set of the hub.")]
-Split = Annotated[str | None, typer.Option(help="The data set's split; train if left out.")]
-TextColumn = Annotated[str | None, typer.Option(help="The column of the text.")]
+Dataset = Annotated[
+    str | None, typer.Option("--dataset", metavar="NAME[:CONFIG]", help="A data set of the hub: nyu-mll/glue:sst2.")
+]
+Split = Annotated[str | None, typer.Option(help="The data set's split: validation; train if left out.")]
+TextColumn = Annotated[str | None, typer.Option(help="The column of the text, by name or number: sentence.")]
 BatchSize = Annotated[int | None, typer.Option(min=1, help="Texts a batch; as many as fit if left out.")]
 MaxLength = Annotated[int | None, typer.Option(min=2, help="Tokens a text; the model's limit if left out.")]
 MaxSamples = Annotated[int, typer.Option(min=1, help="Texts drawn at most.")]
-Roles = Annotated[str | None, typer.Option(metavar="NAME,…", help="Roles to look for; all if left out.")]
+Roles = Annotated[
+    str | None, typer.Option(metavar="NAME,…", help="Roles to look for: previous,coreference; all if left out.")
+]
 AnnotationFiles = Annotated[
     list[Path] | None,
-    typer.Option("--annotations", metavar="FILE", help="Texts with links (JSONL, CoNLL-U, CoNLL-2012, GAP, WinoBias)."),
+    typer.Option(
+        "--annotations",
+        metavar="FILE",
+        help="Texts with links (JSONL, CoNLL-U, CoNLL-2012, GAP, WinoBias), such as links.jsonl; may be repeated.",
+    ),
 ]
 Similarity = Annotated[
     str | None,
@@ -62,9 +70,10 @@ Null = Annotated[
     ),
 ]
 Threshold = Annotated[
-    float | None, typer.Option(min=-1, max=1, help="Mean likeness at which heads count as interchangeable; 0.8.")
+    float | None,
+    typer.Option(min=-1, max=1, help="Mean likeness at which heads count as interchangeable; 0.8 if left out."),
 ]
-Clusters = Annotated[int | None, typer.Option(min=1, help="Number of clusters, instead of --threshold.")]
+Clusters = Annotated[int | None, typer.Option(min=1, help="Number of clusters, such as 20, instead of --threshold.")]
 DoorOption = Annotated[str, typer.Option("--door", help="auto, eager or tiles: how maps are come by.")]
 
 

@@ -14,7 +14,9 @@ from headwise.prune.cli.terminal import complain, put_json, speaking, stdout, ta
 Candidate = Annotated[
     str, typer.Argument(metavar="MODEL", help="Hub id, folder, or a run's folder (its checkpoint against its model).")
 ]
-Against = Annotated[str | None, typer.Option(metavar="MODEL", help="What to compare with: the dense model.")]
+Against = Annotated[
+    str | None, typer.Option(metavar="MODEL", help="What to compare with: the dense model, as my-model/.")
+]
 RecipeOption = Annotated[
     str | None, typer.Option("--recipe", "-r", help="Texts, task and limits of this recipe; a run's own if left out.")
 ]
@@ -29,10 +31,12 @@ TextsFile = Annotated[
         "or the recipe brings texts for that.",
     ),
 ]
-LabelColumn = Annotated[str | None, typer.Option(help="The column of the label.")]
-TextColumn = Annotated[str | None, typer.Option(help="The column of the text.")]
-PairColumn = Annotated[str | None, typer.Option(help="The column of the second text.")]
-Task = Annotated[str | None, typer.Option(help="Kind of task; chosen from checkpoint and texts if left out.")]
+LabelColumn = Annotated[str | None, typer.Option(help="The column of the label, by name or number: label.")]
+TextColumn = Annotated[str | None, typer.Option(help="The column of the text, by name or number: sentence.")]
+PairColumn = Annotated[str | None, typer.Option(help="The column of the second text: sentence2.")]
+Task = Annotated[
+    str | None, typer.Option(help="Kind of task: causal-lm; chosen from checkpoint and texts if left out.")
+]
 
 
 def evaluate(

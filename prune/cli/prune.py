@@ -33,12 +33,12 @@ Source = Annotated[
 Judging = Annotated[
     str | None, typer.Option(metavar="SOURCE", help="What judges; the recipe's, or half of what decides, if left out.")
 ]
-TextColumn = Annotated[str | None, typer.Option(help="The column of the text, by name or number, in both.")]
-LabelColumn = Annotated[str | None, typer.Option(help="The column of the label.")]
-PairColumn = Annotated[str | None, typer.Option(help="The column of the second text.")]
+TextColumn = Annotated[str | None, typer.Option(help="The column of the text, by name or number, in both: sentence.")]
+LabelColumn = Annotated[str | None, typer.Option(help="The column of the label: label.")]
+PairColumn = Annotated[str | None, typer.Option(help="The column of the second text: sentence2.")]
 Settings = Annotated[
     list[str] | None,
-    typer.Option("--set", metavar="KEY=VALUE", help="Change the recipe: remove.fraction=0.5."),
+    typer.Option("--set", metavar="KEY=VALUE", help="Change the recipe: remove.fraction=0.5; may be repeated."),
 ]
 DryRun = Annotated[
     bool,

@@ -24,14 +24,16 @@ class Compiled(StrEnum):
 
 Batches = Annotated[str | None, typer.Option(metavar="N,N…", help="Texts a batch: 1,8.")]
 Lengths = Annotated[str | None, typer.Option(metavar="N,N…", help="Tokens a text: 32,128.")]
-Rounds = Annotated[int | None, typer.Option(min=3, help="Rounds in each setting.")]
-Seconds = Annotated[int | None, typer.Option(min=1, help="The most that timing may take, roughly.")]
+Rounds = Annotated[
+    int | None, typer.Option(min=3, help="Rounds in each setting, such as 30; fewer than six tell no difference.")
+]
+Seconds = Annotated[int | None, typer.Option(min=1, help="The most that timing may take, roughly, such as 60.")]
 Threads = Annotated[int | None, typer.Option(min=1, help="CPU threads; torch's choice if left out.")]
 Kernel = Annotated[str | None, typer.Option(help="Attention kernel of both: eager, sdpa, flash_attention_2.")]
 Compile = Annotated[
     Compiled | None, typer.Option("--compile", help="Time both under torch.compile; reduce-overhead: CUDA graphs.")
 ]
-NewTokens = Annotated[int, typer.Option(min=2, help="Tokens that a model which generates writes.")]
+NewTokens = Annotated[int, typer.Option(min=2, help="Tokens that a model which generates writes, such as 16.")]
 
 
 def speed(

@@ -30,7 +30,9 @@ Which = Annotated[
 ]
 Jobs = Annotated[
     int,
-    typer.Option("--jobs", "-j", min=1, help="Processes that judge budgets at a time; the numbers are the same."),
+    typer.Option(
+        "--jobs", "-j", min=1, help="Processes that judge budgets at a time, such as 2; the numbers are the same."
+    ),
 ]
 Budgets = Annotated[str, typer.Option("--budgets", help="Shares of the heads to remove: 0.1,0.2,0.4.")]
 
