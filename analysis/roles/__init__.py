@@ -33,6 +33,12 @@ ROLES: dict[str, Role] = {
         Role("duplicate-token", "attends to its own token said before", duplicate, on="random", lexical=True),
         Role("coreference", "attends from a mention to what it refers to"),
         Role("broad", "spreads its attention over most tokens, unevenly"),
+        Role(
+            "confident",
+            "puts most of its attention on one token, whichever that is",
+            beyond=("previous", "next", "self", "above", "below", "first-token", "repeated-token", "fixed-offset"),
+        ),
+        Role("dormant", "hands on next to nothing"),
     )
 }
 

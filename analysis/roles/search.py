@@ -20,8 +20,10 @@ from headwise.analysis.processes import shared_capture
 from headwise.analysis.roles import ROLES
 from headwise.analysis.roles.assignment import Measured, inferred
 from headwise.analysis.roles.broad import broad
+from headwise.analysis.roles.confident import EvenWeight, confident
 from headwise.analysis.roles.coreference import Antecedents
 from headwise.analysis.roles.dealing import DealtMass, scaled
+from headwise.analysis.roles.dormant import dormant
 from headwise.analysis.roles.links import Links
 from headwise.analysis.roles.mass import RelationMass
 from headwise.analysis.roles.offsets import FixedOffset
@@ -97,11 +99,12 @@ class Search:
         self.masses = RelationMass(sites, on_texts)
         self.offsets = FixedOffset(sites) if "fixed-offset" in roles else None
         self.dealt = DealtMass(sites, on_texts, seed=seed) if null == "permutation" else None
+        self.even = EvenWeight(sites) if "confident" in roles else None
 
     @property
     def reducers(self) -> list[Reducer]:
         """What takes part in the pass over the user's texts."""
-        return [one for one in (self.masses, self.offsets, self.dealt) if one is not None]
+        return [one for one in (self.masses, self.offsets, self.dealt, self.even) if one is not None]
 
     def tests(self, statistics: Statistics) -> Tests:
         """Per role, in the order asked for, and per kind of link: score, chance, excess, interval, p and n."""
@@ -130,6 +133,11 @@ class Search:
             found["fixed-offset"] = self.offsets.measured()[0]
         if "broad" in self.roles:
             found["broad"] = broad(statistics.by_cell("normalised_entropy"), statistics.by_cell("below_uniform"))
+        if self.even is not None:
+            found["confident"] = confident(statistics.by_cell("confidence"), self.even.sums.numpy())
+        if "dormant" in self.roles:
+            quiet = statistics.result()["statistics/dormant"]
+            found["dormant"] = dormant(statistics.by_cell("context_norm"), quiet, self.sites)
         return found | self._on_random()
 
     @staticmethod

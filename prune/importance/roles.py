@@ -26,7 +26,9 @@ class Roles(BaseModel):
     passes_per_head: ClassVar[float] = 0
 
     kind: Literal["roles"] = "roles"
-    roles: tuple[str, ...] = Field(default=(), description="the roles that count; all that the evidence knows if empty")
+    roles: tuple[str, ...] = Field(
+        default=(), description="the roles that count; all that the evidence knows, but dormant, if empty"
+    )
 
     def score(self, calibration: Calibration) -> Scores:
         """Scores per head, and the role that gives it as a note.
@@ -38,7 +40,8 @@ class Roles(BaseModel):
 
         arrays = getattr(calibration.evidence, "arrays", {})
         known = sorted({name.split("/")[1] for name in arrays if name.startswith("roles/") and name.endswith("/low")})
-        chosen = self.roles or tuple(known)
+        # That a head hands on nothing is no reason to keep it.
+        chosen = self.roles or tuple(role for role in known if role != "dormant")
         unknown = [role for role in chosen if role not in known]
         if unknown or not chosen:
             raise BadInput(

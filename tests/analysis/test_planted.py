@@ -35,12 +35,13 @@ def evidence(folder):
 def test_the_planted_heads_get_exactly_their_roles(evidence):
     expected = [[] for _ in range(10)]
     expected[planted.PREVIOUS], expected[planted.PUNCTUATION] = ["previous"], ["punctuation"]
+    expected[planted.DEAD] = ["dormant"]
     assert evidence.roles() == expected
     assert evidence["roles/previous/score"][planted.PREVIOUS] == pytest.approx(1, abs=1e-4)
     assert evidence["roles/punctuation/score"][planted.PUNCTUATION] == pytest.approx(1, abs=1e-3)
     primary = evidence["roles/primary"]
     names = evidence.facts["settings"]["roles"]
-    assert [names[i] if i >= 0 else None for i in primary[:3]] == ["previous", "punctuation", None]
+    assert [names[i] if i >= 0 else None for i in primary[:5]] == ["previous", "punctuation", None, None, "dormant"]
 
 
 def test_the_two_equal_heads_are_the_only_cluster(evidence):
@@ -73,6 +74,13 @@ def test_clusters_by_number_are_tried_on_resampled_texts_under_every_measure(fol
 def test_the_dead_head_is_the_only_dormant_one(evidence):
     assert np.flatnonzero(evidence["statistics/dormant"]).tolist() == [planted.DEAD]
     assert evidence["statistics/context_norm"][planted.DEAD] == 0
+    assert evidence["roles/dormant/score"][planted.DEAD] == pytest.approx(1)
+    # Its firmness is all on the token before, so that "confident" says nothing more of the head of that role.
+    assert evidence["roles/confident/score"][planted.PREVIOUS] == pytest.approx(
+        evidence["statistics/confidence"][planted.PREVIOUS]
+    )
+    assert evidence["roles/confident/excess"][planted.PREVIOUS] > 0.8
+    assert not evidence["roles/confident/assigned"].any()
 
 
 def test_indifferent_heads_are_on_the_uniform_line_and_at_chance(evidence):

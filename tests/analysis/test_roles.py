@@ -8,11 +8,14 @@ from headwise.analysis.cells import CELLS, cells_of
 from headwise.analysis.roles import ROLES
 from headwise.analysis.roles.assignment import Measured, assign, inferred
 from headwise.analysis.roles.broad import broad
+from headwise.analysis.roles.confident import EvenWeight, confident
+from headwise.analysis.roles.dormant import dormant
 from headwise.analysis.roles.mass import RelationMass
 from headwise.analysis.roles.relation import Role, View
 from headwise.analysis.roles.tokens import MARKS
 from headwise.analysis.seen import Seen
 from headwise.analysis.sites import Site
+from headwise.analysis.statistics import Statistics
 from headwise.analysis.texts import Text
 
 LENGTH = 9
@@ -203,6 +206,50 @@ def test_broad_is_neither_uniform_nor_focused():
     assert tested["chance"].tolist() == [0.0] * 4
     np.testing.assert_allclose(tested["score"] - tested["chance"], tested["excess"])
     assert assign({"broad": inferred(sums)}, ROLES)["roles/broad/assigned"].tolist() == [False, False, True, False]
+
+
+@pytest.mark.parametrize("causal", [False, True])
+def test_confident_is_the_largest_weight_over_that_of_an_indifferent_head(causal):
+    tokens, one = tokens_of(LENGTHS, PLACED), site(2)
+    allowed = allowed_of(tokens, causal)
+    logits = 9 * torch.randn(3, 2, LENGTH, LENGTH, generator=torch.Generator().manual_seed(0))
+    logits[:, 1] *= 0.05
+    maps = logits.masked_fill(~allowed[:, None], -torch.inf).softmax(-1).nan_to_num(1 / LENGTH)
+    even, statistics = EvenWeight({"0": one}), Statistics({"0": one})
+    contexts = torch.ones(3, LENGTH, 2, 1)
+    for part in (slice(0, 4), slice(4, LENGTH)):
+        seen = Seen(one, maps[:, :, part], contexts[:, part], tokens.valid[:, part], allowed[:, part], start=part.start)
+        for reducer in (even, statistics):
+            reducer.update(Batch({}, [Text(str(i)) for i in range(3)], {"": tokens}), {"0": seen})
+    found = confident(statistics.by_cell("confidence"), even.sums.numpy())
+    firm, chance = [], []
+    for text, length in enumerate(LENGTHS):
+        for query in range(length):
+            keys = list(range(query + 1 if causal else length))
+            targets = [key for key in keys if key == 0 or not tokens.special[text, key]]
+            firm.append(maps[text, :, query, targets].amax(-1).numpy())
+            chance.append(1 / len(keys))
+    assert found.rows.sum(0).tolist() == [len(chance)] * 2
+    np.testing.assert_allclose(found.score.sum(0) / len(chance), np.mean(firm, axis=0), atol=1e-6)
+    np.testing.assert_allclose(found.chance.sum(0) / len(chance), np.mean(chance), atol=1e-6)
+    assert found.eligible.tolist() == [True, False]
+
+
+def test_confident_on_what_has_a_role_is_no_role_of_its_own():
+    tests = {
+        "first-token": inferred(sums_of([0.8, 0.2], heads=2)),
+        "confident": inferred(sums_of([0.85, 0.6], heads=2)),
+    }
+    assert assign(tests, ROLES)["roles/confident/assigned"].tolist() == [False, True]
+
+
+def test_dormant_is_what_contexts_lack_to_those_of_the_site():
+    rows = np.full((30, 3), 10.0)
+    norms = np.array([0.1, 3.0, 5.9]) * np.random.default_rng(0).uniform(0.9, 1.1, size=(30, 1))
+    sums = dormant((norms * rows, rows), np.array([True, False, False]), {"0": site(3)})
+    tested = inferred(sums)
+    np.testing.assert_allclose(tested["score"], [1 - 0.1 / 3, 0, 0], atol=1e-9)
+    assert assign({"dormant": tested}, ROLES)["roles/dormant/assigned"].tolist() == [True, False, False]
 
 
 def test_what_does_not_apply_is_not_tested():
