@@ -50,6 +50,7 @@ def content(run_folder: str | Path) -> Report:
         accuracy=dict(folder.accuracy),
         speed=dict(folder.speed),
         compensation=dict(folder.compensation),
+        recovery=dict(folder.recovery),
         proof=dict(folder.proof),
         stability=dict(folder.stability),
         latency=dict(folder.latency),

@@ -245,7 +245,7 @@ class Report:
         kind: `prune`, or `analyze` for a folder that holds evidence alone.
         name: name of the run folder.
         model: id, revision, class and type of the model.
-        accuracy, speed, compensation, proof: the folder's JSON files as they stand, `{}` where absent.
+        accuracy, speed, compensation, recovery, proof: the folder's JSON files as they stand, `{}` where absent.
         environment: (what, value) in reading order.
         score_name: what `Head.score` is.
         interventions: roles tested by silencing heads, where that was asked for.
@@ -269,6 +269,7 @@ class Report:
     accuracy: dict[str, Any] = field(default_factory=dict)
     speed: dict[str, Any] = field(default_factory=dict)
     compensation: dict[str, Any] = field(default_factory=dict)
+    recovery: dict[str, Any] = field(default_factory=dict)
     proof: dict[str, Any] = field(default_factory=dict)
     stability: dict[str, Any] = field(default_factory=dict)
     latency: dict[str, Any] = field(default_factory=dict)

@@ -1,4 +1,4 @@
-"""How firm the decision is, and what the heads that stayed do after it, in words."""
+"""How firm the decision is, and what was trained and what the heads that stayed do after it, in words."""
 
 from __future__ import annotations
 
@@ -74,6 +74,30 @@ def _ranking(found: Mapping[str, Any]) -> str:
 def _sentence(text: str) -> str:
     text = text.strip().rstrip(".")
     return f"{text[:1].upper()}{text[1:]}."
+
+
+def trained(report: Report) -> str:
+    """What was trained after the cut and what it brought, in a sentence; empty where nothing was.
+
+    >>> from headwise.prune.report.document import Verdict
+    >>> facts = {"kind": "distil", "epochs": 2, "texts": 70, "held_out": 10, "loss": {"before": 0.5, "after": 0.25}}
+    >>> trained(Report("prune", "run", {}, Verdict(""), recovery=facts))
+    'After the cut it was trained (distil) for 2 epochs on 70 texts: the loss on 10 held-out texts went from 0.500 to 0.250.'
+    """
+    found = report.recovery
+    if not found.get("kind") or found["kind"] == "none":
+        return ""
+    lora = f", updates of rank {found['lora']} merged in" if found.get("lora") else ""
+    loss = found.get("loss") or {}
+    before, after = loss.get("before"), loss.get("after")
+    what = (
+        f"After the cut it was trained ({found['kind']}{lora}) for {formats.plural(int(found.get('epochs') or 0), 'epoch')} "
+        f"on {formats.count(found.get('texts'))} texts: "
+    )
+    on = f"the loss on {formats.count(found.get('held_out'))} held-out texts"
+    if before is not None and before == after:
+        return f"{what}no epoch lowered {on} ({formats.number(before)}), so the weights stayed as they were."
+    return f"{what}{on} went from {formats.number(before)} to {formats.number(after)}."
 
 
 def strayed(report: Report) -> dict[str, Any]:

@@ -32,6 +32,7 @@ class Folder:
     plan: Mapping[str, Any] = field(default_factory=dict)
     proof: Mapping[str, Any] = field(default_factory=dict)
     compensation: Mapping[str, Any] = field(default_factory=dict)
+    recovery: Mapping[str, Any] = field(default_factory=dict)
     accuracy: Mapping[str, Any] = field(default_factory=dict)
     speed: Mapping[str, Any] = field(default_factory=dict)
     stability: Mapping[str, Any] = field(default_factory=dict)
@@ -84,6 +85,7 @@ def read_folder(path: Path) -> Folder:
         plan=plan,
         proof=_file(path, "proof.json"),
         compensation=_file(path, "compensation.json"),
+        recovery=_file(path, "recovery.json"),
         accuracy=_file(path, "accuracy.json"),
         speed=_file(path, "speed.json"),
         stability=_file(path, "stability.json"),

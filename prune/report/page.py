@@ -7,7 +7,7 @@ from typing import Any
 
 from headwise.prune.report.colours import RoleColour
 from headwise.prune.report.document import Report
-from headwise.prune.report.firm import firmness, strayed
+from headwise.prune.report.firm import firmness, strayed, trained
 from headwise.prune.report.timings import conditions, timings, writing
 from headwise.prune.report.verdict import significant
 from headwise.prune.report.words import about, chance, changed, decided_by, drift, flips, per_class, reasons, sizes
@@ -33,6 +33,7 @@ def page_of(report: Report, colours: Mapping[str, RoleColour]) -> dict[str, Any]
         "different": significant(report.accuracy),
         "drift": drift(report.speed),
         "decided_by": decided_by(report),
+        "trained": trained(report),
         "flips": flips(report.accuracy),
         "by_chance": chance(report.accuracy),
         "a_changed": changed(report.accuracy),

@@ -228,6 +228,15 @@ class _HeadDrift(_Part):
     statistics: dict[str, _Moved] = {}
 
 
+class _Recovery(_Part):
+    kind: Words
+    epochs: Count = 0
+    loss: Sides = {}
+    texts: Count | None = None
+    held_out: Count | None = None
+    lora: Count | None = None
+
+
 class _Site(_Part):
     name: Words
     heads: Annotated[int, Field(strict=True, ge=1)]
@@ -272,6 +281,7 @@ SHAPES: dict[str, TypeAdapter[Any]] = {
         "speed.json": _Speed,
         "proof.json": _Proof,
         "compensation.json": _Compensation,
+        "recovery.json": _Recovery,
         "environment.json": _Environment,
         "stability.json": _Stability,
         "drift.json": _HeadDrift,

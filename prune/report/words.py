@@ -180,9 +180,18 @@ def decided_by(report: Report) -> str:
     for name, verb in (("calibration", "decided"), ("evaluation", "judged")):
         number, source = (facts.get(f"texts {name} {key}") for key in ("count", "source"))
         if number and source:
-            parts.append(f"{verb} on {number} texts of {source}")
+            parts.append(f"{verb} on {number} texts of {source}{_read(facts, name)}")
     text = ", ".join(parts)
     return f"{text[:1].upper()}{text[1:]}." if text else ""
+
+
+def _read(facts: Mapping[str, str], name: str) -> str:
+    """How many rows the texts were drawn from, and what was left out, where that is known."""
+    before = f"texts {name} skipped "
+    left = [f"{number} {why.removeprefix(before)}" for why, number in facts.items() if why.startswith(before)]
+    rows = facts.get(f"texts {name} rows")
+    told = [f"{rows} rows read"] * bool(rows) + [f"left out: {', '.join(left)}"] * bool(left)
+    return f" ({'; '.join(told)})" if told else ""
 
 
 def sizes(speed: Mapping[str, Any]) -> list[tuple[str, str, str, str]]:

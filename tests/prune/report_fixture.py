@@ -247,6 +247,7 @@ def hostile_run(folder: Path) -> Path:
     run = write_extras(write_run(folder, {"": (2, 4)}, model=HOSTILE))
     edited(run / "stability.json", score=HOSTILE, how=HOSTILE)
     edited(run / "latency.json", setting={HOSTILE: HOSTILE})
+    edited(run / "recovery.json", kind=HOSTILE)
     edited(run / "speed.json", kernel=HOSTILE, dtype=HOSTILE, device=HOSTILE, compiled=HOSTILE, notes=[HOSTILE])
     moved = {"before": 1.0, "after": 2.0, "moved": 1.0, "most": {"head": HOSTILE, "before": 1.0, "after": 2.0}}
     edited(
@@ -325,6 +326,11 @@ def write_extras(run: Path) -> Path:
             "statistics": {"entropy": {"before": 1.5, "after": 1.75, "moved": 0.25,
                                        "most": {"head": "0.2", "before": 1.0, "after": 1.9}}},
         },
+    )  # fmt: skip
+    write_json(
+        run / "recovery.json",
+        {"schema": 1, "kind": "distil", "epochs": 2, "loss": {"before": 0.5, "after": 0.25}, "path": [0.5, 0.3, 0.25],
+         "texts": 70, "held_out": 10, "lora": 8},
     )  # fmt: skip
     write_json(
         run / "latency.json",

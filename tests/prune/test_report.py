@@ -309,6 +309,8 @@ def test_all_that_was_measured_is_on_every_page(tmp_path: Path) -> None:
         "no behaviour is known for it", "Of the 2 heads that stayed, 1 has other roles", "self 0.31 → 0.00", "entropy",
         "0.2: 1.00 → 1.90", "asked for at most 160 ms at 8 × 128: the latency table forecast 152 ms, measured 153 ms",
         "batch 8, length 128, device cpu", "by at most 2.3 %",
+        "trained (distil, updates of rank 8 merged in) for 2 epochs on 70 texts: the loss on 10 held-out texts went from "
+        "0.500 to 0.250",
     ):  # fmt: skip
         for page in pages:
             assert words in page.replace("&#39;", "'"), words
@@ -319,6 +321,19 @@ def test_all_that_was_measured_is_on_every_page(tmp_path: Path) -> None:
     assert found["drift"]["changed"][0]["head"] == "0.1"
     assert found["speed"]["attention"]["operation_ratio"] == 1.75
     assert found["speed"]["memory"] == {"dense": 5_000_000, "cut": 4_000_000}
+
+
+def test_a_training_that_brought_nothing_and_rows_left_out_are_said(tmp_path: Path) -> None:
+    run = fixture.write_extras(fixture.write_run(tmp_path / "run", {"": (2, 4)}))
+    fixture.edited(run / "recovery.json", kind="finetune", loss={"before": 0.5, "after": 0.5}, lora=None)
+    texts = {"count": 60, "source": "a.csv", "rows": 63, "skipped": {"empty text": 2, "no label": 1}}
+    fixture.edited(run / "environment.json", texts={"calibration": texts})
+    report = content(run)
+    for page in (as_html(report), as_markdown(report)):
+        assert "trained (finetune) for 2 epochs on 70 texts: no epoch lowered the loss on 10 held-out texts" in page
+        assert "Decided on 60 texts of a.csv (63 rows read; left out: 2 empty text, 1 no label)." in page
+    (run / "recovery.json").unlink()
+    assert "it was trained" not in as_html(content(run)) + as_markdown(content(run))
 
 
 def test_a_search_that_the_clock_stopped_is_marked(tmp_path: Path) -> None:

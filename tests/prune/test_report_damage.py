@@ -19,7 +19,7 @@ from tests.prune.report_fixture import write_extras, write_run
 WRONG = [None, "x", "", [], {}, [[]], {"a": 1}, -1, 0, 7.5, 10**30, 1e308, float("nan"), float("inf"), True]
 FILES = (
     "accuracy.json", "speed.json", "proof.json", "compensation.json", "environment.json", "plan.json",
-    "evidence/evidence.json", "stability.json", "drift.json", "latency.json",
+    "evidence/evidence.json", "stability.json", "drift.json", "latency.json", "recovery.json",
 )  # fmt: skip
 
 
