@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from headwise.analysis.batching import Batch
@@ -14,6 +15,9 @@ from headwise.analysis.grids import Grid, grid_of
 from headwise.analysis.maps import probabilities, rows_that_count
 from headwise.analysis.seen import Seen, Visibility, streams_of
 from headwise.analysis.sites import Site
+
+#: Bytes of the largest block that glibc does not map apart (M_MMAP_THRESHOLD, 32 MB on 64-bit), less its own header.
+_LARGEST = 32 * 2**20 - 2**13
 
 
 class Hooks:
@@ -34,8 +38,10 @@ class Hooks:
         }
         self._handles: list[Any] = []
         self._grids: dict[Any, Grid | None] = {}
+        self._maps_at: dict[str, int] = {}
 
     def __enter__(self) -> Hooks:
+        _keep_freed_memory()
         try:
             for path in dict.fromkeys(site.module for site in self.sites.values()):
                 if "maps" in self.needs:
@@ -61,7 +67,7 @@ class Hooks:
 
     def _watch_output(self, path: str) -> Any:
         def hook(_module: nn.Module, _inputs: Any, output: Any) -> None:
-            self.outputs.setdefault(path, []).append(output)
+            self.outputs.setdefault(path, []).append(self._only_maps(path, output))
 
         return self.model.get_submodule(path).register_forward_hook(hook)
 
@@ -76,6 +82,13 @@ class Hooks:
             self.inputs.setdefault(path, []).append(inputs[0])
 
         return self.model.get_submodule(path).register_forward_pre_hook(hook)
+
+    def _only_maps(self, path: str, output: Any) -> Any:
+        """A module's output without what is never looked at, once it is known where its maps stand."""
+        at = self._maps_at.get(path)
+        if at is None or not isinstance(output, tuple | list) or at >= len(output) or not _is_map(output[at]):
+            return output
+        return tuple(part if i == at else None for i, part in enumerate(output))
 
     def look(self, batch: Batch) -> Iterator[dict[str, Seen]]:
         """What the last forward pass showed, all sites at once; forgets it afterwards.
@@ -97,7 +110,8 @@ class Hooks:
         if "maps" in self.needs:
             output = self.caught(self.outputs, site, site.module)
             known = self.element.get(site.name)
-            maps, self.element[site.name] = probabilities(site, output, len(batch.texts), present, known)
+            maps, at = probabilities(site, output, len(batch.texts), present, known)
+            self.element[site.name] = self._maps_at[site.module] = at
             maps = maps[:, :real].to(self.home)
         length = maps.shape[2] if maps is not None else contexts.shape[1] if contexts is not None else 0
         width = maps.shape[3] if maps is not None else visible.width(site, length)
@@ -127,6 +141,20 @@ class Hooks:
                 "run the model with plain modules, or leave this site out with sites=."
             )
         return caught[path][site.call]
+
+
+def _keep_freed_memory() -> None:
+    """Have the C library keep what a batch frees for the next one.
+
+    Maps of all sites are alive until they are looked at. glibc gives such an amount back to the system when it is
+    freed, and the next batch gets it page by page, which takes as long as the statistics; unless it has seen a block
+    of the largest size that it treats so come and go. The block is never written to. Other libraries do not care.
+    """
+    torch.empty(_LARGEST, dtype=torch.uint8)
+
+
+def _is_map(part: Any) -> bool:
+    return isinstance(part, Tensor) and part.dim() == 4
 
 
 def by_head(site: Site, projected: Tensor, heads: int) -> Tensor:

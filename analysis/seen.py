@@ -59,6 +59,11 @@ class Seen:
         return self.map.sum(-1)
 
     @cached_property
+    def complete(self) -> bool:
+        """Whether every row counts."""
+        return bool(self.queries.all())
+
+    @cached_property
     def choices(self) -> Float[Tensor, "batch query"]:
         """How many keys each row could attend to; 0 in rows that do not count."""
         return self.allowed.sum(-1, dtype=torch.float32)
@@ -161,7 +166,7 @@ class Visibility:
         self.batch, self.rows = batch, rows
         self.start: int = 0 if rows is None else rows.start
         self._causal = {} if causal is None else causal
-        self._known: dict[Any, tuple[Tensor, Tensor]] = {}
+        self._known: dict[Any, tuple[Tensor, Tensor, Tensor | None]] = {}
 
     def width(self, site: Site, length: int) -> int:
         """How many keys there are, when there is no map to tell."""
@@ -181,11 +186,10 @@ class Visibility:
                 self._causal[site.name] = seen_back
             causal = self._causal[site.name]
         for span in _spans(site, module, causal):
-            queries, allowed = self._rule(site, length, width, causal, span, device)
-            forbidden = queries[..., None] & ~allowed
+            queries, allowed, forbidden = self._rule(site, length, width, causal, span, device)
             leak = 0.0
             # Where everything is allowed there is nothing to look for, and a pass over the maps is saved.
-            if maps is not None and bool(forbidden.any()):
+            if maps is not None and forbidden is not None:
                 leak = float((maps.sum(1) * forbidden).nan_to_num().amax())
             if leak <= _LEAK * max(1, site.heads):
                 return queries, allowed
@@ -193,7 +197,8 @@ class Visibility:
 
     def _rule(
         self, site: Site, length: int, width: int, causal: bool, span: int | None, device: Any
-    ) -> tuple[Tensor, Tensor]:
+    ) -> tuple[Tensor, Tensor, Tensor | None]:
+        """Rows that count, keys allowed to them, and those that are not (None if there are none)."""
         query_stream, key_stream = streams_of(site, self.batch.tokens)
         rule = (query_stream, key_stream, length, width, causal, span, str(device))
         if rule not in self._known:
@@ -205,7 +210,9 @@ class Visibility:
                 allowed = allowed & (ahead <= 0)
             if span is not None:
                 allowed = allowed & ((ahead > -span) if causal else (ahead.abs() <= span))
-            self._known[rule] = queries & allowed.any(-1), allowed
+            queries = queries & allowed.any(-1)
+            forbidden = queries[..., None] & ~allowed
+            self._known[rule] = queries, allowed, forbidden if bool(forbidden.any()) else None
         return self._known[rule]
 
     def _valid(self, site: Site, stream: str | None, length: int, device: Any, rows: slice | None = None) -> Tensor:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -21,7 +22,7 @@ from headwise.analysis.sites import Site
 #: Below any probability that float32 can hold beside others; keeps 0·log 0 at 0.
 _TINY = 1e-30
 #: Numbers worked on at a time: a piece of this size stays in the processor's cache.
-PIECE = 1 << 19
+PIECE = 1 << 18
 #: A head is dormant below this share of its site's mean context norm.
 DORMANT = 0.05
 
@@ -30,14 +31,16 @@ _SUMS = {
     "entropy": "all",
     "normalised_entropy": "choice",
     "below_uniform": "choice",
-    "distance": "distance",
     "confidence": "all",
+    "context_norm": "all",
+    "missing_mass": "all",
+    "distance": "distance",
     "first": "tokens",
     "special": "tokens",
     "punctuation": "named",
-    "context_norm": "all",
-    "missing_mass": "all",
 }
+#: The last ones are mass on keys, each a weighted sum of the map's entries.
+_MASSES = 4
 STATISTICS = tuple(_SUMS)
 
 
@@ -57,10 +60,19 @@ def row_entropy(
     >>> round(row_entropy(maps, maps.sum(-1), torch.empty_like(maps)).item(), 4)
     0.6931
     """
+    return _entropy(_logs(maps, work).sum(-1), mass)
+
+
+def _logs(maps: Tensor, work: Tensor) -> Tensor:
+    """a·log a of every entry, in the work space."""
     torch.clamp_min(maps, _TINY, out=work)
-    work.log_().mul_(maps)
+    return work.log_().mul_(maps)
+
+
+def _entropy(logs: Tensor, mass: Tensor) -> Tensor:
+    """From Σ a·log a of rows and what they sum to."""
     safe = mass.clamp(min=_TINY)
-    return (safe.log() - work.sum(-1) / safe).clamp(min=0.0)
+    return (safe.log() - logs / safe).clamp(min=0.0)
 
 
 class Statistics(Reducer):
@@ -95,50 +107,45 @@ class Statistics(Reducer):
         """Take in one batch."""
         sums = torch.zeros(len(batch.texts), *self.sums.shape[1:], dtype=torch.float64)
         rows = torch.zeros_like(sums)
-        targets: dict[Any, tuple[Tensor, Tensor]] = {}
+        # Sites with the same rule share the tensor that states it, and all that follows from it.
+        alike: dict[Any, list[str]] = {}
         for name, one in seen.items():
-            if len(self._at[name]) == 0:
-                continue
-            key = id(one.allowed), one.site.kind, one.grid
-            if key not in targets:
-                targets[key] = _targets(one, batch.tokens)
-            at = torch.from_numpy(self._at[name])
-            found, counted = self._measured(one, *targets[key], _which_rows(one, batch.tokens))
-            sums[:, at], rows[:, at] = found.cpu().double(), counted.cpu().double()
+            if len(self._at[name]):
+                alike.setdefault((id(one.allowed), one.site.kind, one.grid), []).append(name)
+        for names in alike.values():
+            group = [seen[name] for name in names]
+            rule = _rule(group[0], batch.tokens)
+            at = torch.from_numpy(np.concatenate([self._at[name] for name in names]))
+            sums[:, at] = self._measured(group, rule).cpu().double()
+            rows[:, at] = rule.rows.sum(1).cpu().double()[:, None]
         cells = cells_of(batch.texts)
         add_by_cell(self.sums, cells, sums)
         add_by_cell(self.rows, cells, rows)
 
-    def _measured(self, one: Seen, weights: Tensor, target: Tensor, rows: Tensor) -> tuple[Tensor, Tensor]:
-        """Sums over each text's rows `[batch, head, statistic]`, and how many rows went into each."""
-        batch, heads, length, width = one.map.shape
-        found = torch.zeros(batch, heads, len(_SUMS), device=one.map.device)
-        counted = dict(zip(_SUMS, range(len(_SUMS)), strict=True))
-        mass = one.mass
-        choices = one.choices.clamp(min=1).log()
-        for part in pieces(batch, heads * length * width):
-            maps, row = one.map[part], rows[part]
-            work = self._space(maps)
-            entropy = row_entropy(maps, mass[part], work)
-            even = choices[part][:, None]
-            firm = torch.mul(maps, target[part][:, None, None], out=work).amax(-1)
-            per_row = {
-                "entropy": entropy,
-                "normalised_entropy": entropy / even.clamp(min=_TINY),
-                "below_uniform": even - entropy,
-                "confidence": firm,
-                "context_norm": torch.linalg.vector_norm(one.context[part], dim=-1).transpose(1, 2),
-                "missing_mass": 1 - mass[part],
-            }
-            at = [counted[name] for name in per_row]
-            # One product for all of them: [text, statistic, head, query] by [text, statistic, query].
-            summed = torch.stack(list(per_row.values()), dim=1) @ row[:, :, at].transpose(1, 2)[..., None]
-            found[part, :, at] = summed[..., 0].transpose(1, 2)
-            flat = maps.reshape(len(maps), heads, length * width)
-            masses = torch.bmm(flat, weights[part].transpose(1, 2))
-            for i, name in enumerate(("distance", "first", "special", "punctuation")):
-                found[part, :, counted[name]] = masses[:, :, i]
-        return found, rows.sum(1)[:, None].expand_as(found)
+    def _measured(self, group: Sequence[Seen], rule: _Rule) -> Float[Tensor, "batch head statistic"]:
+        """Sums over each text's rows, of all heads of sites with one rule."""
+        batch, _, length, _ = group[0].map.shape
+        heads = sum(one.map.shape[1] for one in group)
+        by_row = torch.empty(len(_SUMS) - _MASSES, batch, heads, length, device=group[0].map.device)
+        entropy, normalised, below, firm, norm, missing = by_row
+        mass = torch.cat([one.mass for one in group], dim=1)
+        masses, start = [], 0
+        for one in group:
+            mine = slice(start, start + one.map.shape[1])
+            for part in pieces(batch, one.map[0].numel()):
+                maps = one.map[part]
+                work = self._space(maps)
+                torch.sum(_logs(maps, work), -1, out=entropy[part, mine])
+                torch.amax(torch.mul(maps, rule.target[part][:, None, None], out=work), -1, out=firm[part, mine])
+            masses.append(torch.bmm(one.map.flatten(2), rule.weights.transpose(1, 2)))
+            norm[:, mine] = torch.linalg.vector_norm(one.context, dim=-1).transpose(1, 2)
+            start = mine.stop
+        entropy.copy_(_entropy(entropy, mass))
+        torch.sub(1, mass, out=missing)
+        torch.div(entropy, rule.even.clamp(min=_TINY)[:, None], out=normalised)
+        torch.sub(rule.even[:, None], entropy, out=below)
+        summed = torch.einsum("sbhq,bqs->bhs", by_row, rule.rows[:, :, : len(by_row)])
+        return torch.cat([summed, torch.cat(masses, dim=1)], dim=2)
 
     def _space(self, maps: Tensor) -> Tensor:
         if self._work.numel() < maps.numel() or self._work.device != maps.device:
@@ -173,23 +180,39 @@ class Statistics(Reducer):
         return dormant
 
 
-def pieces(count: int, size: int) -> Iterator[slice]:
-    """Slices over `count` texts of `size` numbers each, so that a slice stays in the processor's cache.
+def pieces(count: int, size: int, most: int = PIECE) -> Iterator[slice]:
+    """Slices over `count` texts of `size` numbers each, at most so many together: a piece stays in the processor's cache.
 
     >>> [part.stop - part.start for part in pieces(3, PIECE)]
     [1, 1, 1]
     """
-    step = max(1, PIECE // max(1, size))
+    step = max(1, most // max(1, size))
     for start in range(0, count, step):
         yield slice(start, min(start + step, count))
 
 
-def _targets(one: Seen, tokens: Mapping[str, Tokens]) -> tuple[Tensor, Tensor]:
-    """Weights `[batch, statistic, query·key]` that turn a map into sums, and keys that may be the largest."""
+@dataclass(frozen=True, eq=False)
+class _Rule:
+    """What the statistics of all sites with one rule of who sees whom have in common.
+
+    Attributes:
+        weights: turn a map into mass, `[batch, statistic, query·key]`.
+        target: keys that may be the largest, as weights 0 and 1.
+        rows: which rows each statistic is a mean over, as weights 0 and 1.
+        even: entropy of an indifferent head's rows, nats.
+    """
+
+    weights: Float[Tensor, "batch mass entry"]
+    target: Float[Tensor, "batch key"]
+    rows: Float[Tensor, "batch query statistic"]
+    even: Float[Tensor, "batch query"]
+
+
+def _rule(one: Seen, tokens: Mapping[str, Tokens]) -> _Rule:
     batch, length, width = one.allowed.shape
     device = one.allowed.device
     allowed = one.allowed.float()
-    weights = torch.zeros(batch, 4, length, width, device=device)
+    weights = torch.zeros(batch, _MASSES, length, width, device=device)
     target = torch.ones(batch, width, device=device)
     if one.site.kind == "self":
         rows = torch.arange(one.start, one.start + length, device=device)
@@ -202,7 +225,7 @@ def _targets(one: Seen, tokens: Mapping[str, Tokens]) -> tuple[Tensor, Tensor]:
         weights[:, 2] = allowed * separator[:, None]
         weights[:, 3] = allowed * is_punctuation(keys).to(device)[:, None]
         target = (~separator).float()
-    return weights.flatten(2), target
+    return _Rule(weights.flatten(2), target, _which_rows(one, tokens), one.choices.clamp(min=1).log())
 
 
 def _which_rows(one: Seen, tokens: Mapping[str, Tokens]) -> Float[Tensor, "batch query statistic"]:

@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 import unicodedata
-from typing import Any
-from weakref import WeakKeyDictionary
 
-import torch
 from jaxtyping import Bool
 from torch import Tensor
 
 from headwise.analysis.batching import Tokens
+from headwise.analysis.roles.lexicon import members
 from headwise.analysis.roles.relation import View
-
-_KNOWN: WeakKeyDictionary[Any, dict[int, bool]] = WeakKeyDictionary()
 
 
 def punctuation(view: View) -> Bool[Tensor, "batch query key"] | None:
@@ -21,6 +17,7 @@ def punctuation(view: View) -> Bool[Tensor, "batch query key"] | None:
 
     None where the tokens' text is not known.
 
+    >>> import torch
     >>> from headwise.analysis.roles.relation import View
     >>> punctuation(View(None, None, torch.ones(1, 2, 2, dtype=torch.bool), same=True)) is None
     True
@@ -33,23 +30,14 @@ def punctuation(view: View) -> Bool[Tensor, "batch query key"] | None:
 def is_punctuation(tokens: Tokens) -> Bool[Tensor, "batch token"]:
     """Which tokens are punctuation marks; none where the tokens came without their tokenizer.
 
+    >>> import torch
     >>> ids, none = torch.tensor([[1]]), torch.zeros(1, 1, 2, dtype=torch.long)
     >>> is_punctuation(Tokens(ids, ids > 0, ids < 0, ids, none)).any().item()
     False
     """
-    if tokens.tokenizer is None:
-        return torch.zeros_like(tokens.valid)
-    known = _KNOWN.setdefault(tokens.tokenizer, {})
-    ids, inverse = torch.unique(tokens.ids, return_inverse=True)
-    for token in ids.tolist():
-        if token not in known:
-            known[token] = _marks(tokens.tokenizer, token)
-    table = torch.tensor([known[token] for token in ids.tolist()], device=tokens.ids.device)
-    return table[inverse] & tokens.valid & ~tokens.special
+    return members("punctuation", _marks, tokens) & tokens.valid & ~tokens.special
 
 
-def _marks(tokenizer: Any, token: int) -> bool:
-    # Decoded, because byte-level vocabularies write a curly quote as three letters.
-    text = tokenizer.decode([token]).strip()
+def _marks(text: str) -> bool:
     piece = text.removeprefix("##") or text
     return bool(piece) and all(unicodedata.category(mark).startswith("P") for mark in piece)

@@ -5,14 +5,13 @@ from __future__ import annotations
 import unicodedata
 from collections.abc import Callable, Iterable
 from functools import partial
-from typing import Any
-from weakref import WeakKeyDictionary
 
 import torch
 from jaxtyping import Bool
 from torch import Tensor
 
-from headwise.analysis.batching import Batch, Tokens
+from headwise.analysis.batching import Batch
+from headwise.analysis.roles.lexicon import members
 from headwise.analysis.roles.relation import Relation, View
 
 #: Punctuation marks told apart, by Unicode category or by themselves.
@@ -39,9 +38,6 @@ FUNCTION_WORDS = frozenset(_WORDS.split())
 #: Of all tokens of the texts, the share that counts as rare.
 RAREST = 0.10
 
-_TEXTS: WeakKeyDictionary[Any, dict[int, str]] = WeakKeyDictionary()
-_CLASSES: WeakKeyDictionary[Any, dict[tuple[str, int], bool]] = WeakKeyDictionary()
-
 
 def token_class(name: str, holds: Callable[[str], bool], view: View) -> Bool[Tensor, "batch query key"] | None:
     """Keys whose text is of a class, special tokens left out; None where the tokens' text is not known.
@@ -57,25 +53,8 @@ def token_class(name: str, holds: Callable[[str], bool], view: View) -> Bool[Ten
     keys = view.keys
     if keys is None or keys.tokenizer is None:
         return None
-    chosen = _members(name, holds, keys) & keys.valid & ~keys.special
+    chosen = members(name, holds, keys) & keys.valid & ~keys.special
     return chosen.to(view.allowed.device)[:, None, :] & view.allowed
-
-
-def _members(name: str, holds: Callable[[str], bool], tokens: Tokens) -> Tensor:
-    known = _CLASSES.setdefault(tokens.tokenizer, {})
-    ids, inverse = torch.unique(tokens.ids, return_inverse=True)
-    listed = ids.tolist()
-    for token in listed:
-        if (name, token) not in known:
-            known[name, token] = holds(_text(tokens.tokenizer, token))
-    return torch.tensor([known[name, token] for token in listed], device=tokens.ids.device)[inverse]
-
-
-def _text(tokenizer: Any, token: int) -> str:
-    known = _TEXTS.setdefault(tokenizer, {})
-    if token not in known:
-        known[token] = tokenizer.decode([token]).strip()
-    return known[token]
 
 
 def is_number(text: str) -> bool:

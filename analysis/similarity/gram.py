@@ -18,6 +18,8 @@ from headwise.analysis.sites import Site
 from headwise.analysis.statistics import pieces
 from headwise.analysis.texts import Text
 
+#: Numbers of one matrix product: more than a cache holds, so that few texts make many products.
+PIECE = 1 << 20
 #: Writes the rows of one site's heads for some texts: `fill(seen, texts, out)`, out `[text, head, width]`.
 Fill = Callable[[Seen, slice, Tensor], None]
 
@@ -80,7 +82,7 @@ class Gram:
             size = width(seen[names[0]])
             device = seen[names[0]].allowed.device
             total = torch.zeros(len(at), len(at), dtype=torch.float64, device=exact(device))
-            for part in pieces(len(batch.texts), len(at) * size):
+            for part in pieces(len(batch.texts), len(at) * size, PIECE):
                 out = self._space(part.stop - part.start, len(at), size, device)
                 start = 0
                 for name in names:

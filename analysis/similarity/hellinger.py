@@ -45,9 +45,8 @@ class Hellinger(Reducer):
         def roots(one: Seen, texts: slice, out: Tensor) -> None:
             space = out.view(*out.shape[:2], *one.allowed.shape[1:])
             torch.sqrt(one.map[texts], out=space)
-            rest = ~one.queries[texts]
-            if bool(rest.any()):
-                space.masked_fill_(rest[:, None, :, None], 0.0)
+            if not one.complete:
+                space.masked_fill_(~one.queries[texts][:, None, :, None], 0.0)
             if one.site.name not in even:
                 even[one.site.name] = torch.zeros(one.map.shape[:3], device=out.device)
             even[one.site.name][texts] = space.sum(-1)

@@ -43,7 +43,14 @@ class Pearson(Reducer):
 
     def update(self, batch: Batch, seen: Mapping[str, Seen]) -> None:
         """Take in one batch."""
-        self.gram.update(batch, seen, _centred, lambda one: one.allowed[0].numel())
+        # Sites with the same rule share the tensor that states it, and so their uniform maps.
+        even = {id(one.allowed): one for one in seen.values()}
+        self.gram.update(
+            batch,
+            seen,
+            lambda one, texts, out: _centred(one, even[id(one.allowed)].uniform, texts, out),
+            lambda one: one.allowed[0].numel(),
+        )
 
     def result(self) -> dict[str, np.ndarray]:
         """`similarity/pearson` and its chance level, both `[head, head]`."""
@@ -51,10 +58,9 @@ class Pearson(Reducer):
         return {"similarity/pearson": r, "similarity/pearson_chance": np.where(np.isnan(r), np.nan, 0.0)}
 
 
-def _centred(one: Seen, texts: slice, out: Tensor) -> None:
+def _centred(one: Seen, uniform: Tensor, texts: slice, out: Tensor) -> None:
     space = out.view(*out.shape[:2], *one.allowed.shape[1:])
     # Keys that are not allowed have no weight and no uniform share: the difference is 0 by itself.
-    torch.sub(one.map[texts], one.uniform[texts][:, None], out=space)
-    rest = ~one.queries[texts]
-    if bool(rest.any()):
-        space.masked_fill_(rest[:, None, :, None], 0.0)
+    torch.sub(one.map[texts], uniform[texts][:, None], out=space)
+    if not one.complete:
+        space.masked_fill_(~one.queries[texts][:, None, :, None], 0.0)
