@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Any
 
 import numpy as np
@@ -15,7 +16,8 @@ from headwise.analysis.texts import Corpus
 
 #: Texts that both models are looked at with; roles of the whole analysis may rest on more.
 TEXTS = 64
-#: Roles that are found in one pass over ordinary texts; the others need texts of their own.
+#: Roles that are found in one pass over ordinary texts; the others need texts of their own, and are looked for again
+#: only where heads were kept for them.
 _APART = ("induction", "duplicate-token", "coreference")
 LOOKED_FOR = tuple(role for role in ROLES if role not in _APART)
 SHOWN = ("entropy", "distance", "confidence", "first", "special", "punctuation", "context_norm")
@@ -27,6 +29,7 @@ def head_drift(
     tokenizer: Any,
     corpus: Corpus,
     *,
+    also: Collection[str] = (),
     batch_size: int | None = None,
     max_length: int | None = None,
     seed: int = 0,
@@ -41,6 +44,7 @@ def head_drift(
         cut: the model after.
         tokenizer: of both.
         corpus: texts, of which at most `TEXTS` are taken.
+        also: roles beyond `LOOKED_FOR`: those that a keep-rule keeps heads for.
         batch_size: texts a batch at most.
         max_length: the most tokens a text.
         seed: of the draw and of the tests.
@@ -52,22 +56,23 @@ def head_drift(
         changed most).
     """
     texts = corpus.sample(TEXTS, seed)
+    looked_for = tuple(role for role in ROLES if role in LOOKED_FOR or role in also)
     before, after = (
         analyze(
-            model, tokenizer, texts, measures=(), roles=LOOKED_FOR, batch_size=batch_size, max_length=max_length,
+            model, tokenizer, texts, measures=(), roles=looked_for, batch_size=batch_size, max_length=max_length,
             seed=seed,
         )
         for model in (dense, cut)
     )  # fmt: skip
     left = {(name, head) for name, site in find_sites(cut).items() for head in site.kept}
     kept = np.array([head in left for head in before.heads], dtype=bool)
-    roles = {role: _both(before, after, f"roles/{role}/assigned", kept) for role in LOOKED_FOR}
+    roles = {role: _both(before, after, f"roles/{role}/assigned", kept) for role in looked_for}
     counts = {role: {"before": int(b.sum()), "after": int(a.sum())} for role, (b, a) in roles.items()}
     return {
         "schema": 1,
         "texts": len(texts),
         "heads": int(kept.sum()),
-        "looked_for": list(LOOKED_FOR),
+        "looked_for": list(looked_for),
         "roles": {role: count for role, count in counts.items() if count["before"] or count["after"]},
         "changed": _changed(before, after, kept),
         "statistics": {name: moved for name in SHOWN if (moved := _moved(before, after, name, kept))},

@@ -168,9 +168,9 @@ def _carry_out(
         **_accuracy(recipe, fitted, dense, smaller, before, material),
         "chance": by_chance(recipe, calibration, evidence, plan, material.evaluation),
     })  # fmt: skip
-    stages.json(
-        "drift.json", lambda: head_drift(dense, smaller, tokenizer, material.evaluation, seed=recipe.seed, **how)
-    )
+    stages.json("drift.json", lambda: head_drift(
+        dense, smaller, tokenizer, material.evaluation, also=recipe.keep.roles, seed=recipe.seed, **how
+    ))  # fmt: skip
     speed = stages.json(
         "speed.json", lambda: beside_forecast(_speed(recipe, dense, smaller), recipe, plan, dense, smaller)
     )

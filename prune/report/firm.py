@@ -112,11 +112,13 @@ def strayed(report: Report) -> dict[str, Any]:
     if not found:
         return {}
     changed = found.get("changed") or []
+    missed = [role.name for role in report.roles if role.strongest and role.name not in found.get("looked_for", ())]
     has = "has" if len(changed) == 1 else "have"
     numbers = f"{len(changed)} {has} other roles in the cut model than in the dense one"
     headline = f"Of the {formats.plural(int(found['heads']), 'head')} that stayed, {numbers if changed else 'none has'}"
     return {
         "headline": f"{headline}." if changed else f"{headline} other roles in the cut model than in the dense one.",
+        "missed": ", ".join(missed) if found.get("looked_for") else "",
         "changed": [
             {
                 "head": row["head"],

@@ -223,6 +223,7 @@ class _RoleMoved(_Part):
 class _HeadDrift(_Part):
     texts: Count
     heads: Count
+    looked_for: list[Words] = []
     changed: list[_Change] = []
     roles: dict[str, _RoleMoved] = {}
     statistics: dict[str, _Moved] = {}

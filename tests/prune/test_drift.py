@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from headwise.prune import cut
-from headwise.prune.drift import TEXTS, head_drift
+from headwise.prune.drift import LOOKED_FOR, TEXTS, head_drift
 from tests.analysis.planted import PLACES, PREVIOUS, TWIN, planted_corpus, planted_model, planted_tokenizer
 
 
@@ -15,8 +15,8 @@ def dense():
     return planted_model()
 
 
-def drift(dense, smaller):
-    return head_drift(dense, smaller, planted_tokenizer(), planted_corpus(TEXTS + 6), batch_size=32)
+def drift(dense, smaller, **more):
+    return head_drift(dense, smaller, planted_tokenizer(), planted_corpus(TEXTS + 6), batch_size=32, **more)
 
 
 def test_heads_that_stay_as_they_were_change_nothing(dense):
@@ -51,3 +51,10 @@ def test_a_head_that_changes_is_named_with_its_roles_and_its_excess(dense):
     assert entropy["most"]["head"] == f"0.{PREVIOUS}"
     assert entropy["most"]["after"] > entropy["most"]["before"]
     assert entropy["moved"] == pytest.approx((entropy["most"]["after"] - entropy["most"]["before"]) / 9, rel=1e-4)
+
+
+def test_roles_that_heads_were_kept_for_are_looked_for_again(dense):
+    smaller = cut(copy.deepcopy(dense), {"0": [TWIN]})
+    found = drift(dense, smaller, also=["duplicate-token", "self"])["looked_for"]
+    assert set(found) == {*LOOKED_FOR, "duplicate-token"}
+    assert "duplicate-token" not in LOOKED_FOR

@@ -306,7 +306,8 @@ def test_all_that_was_measured_is_on_every_page(tmp_path: Path) -> None:
         "5.0 MB", "tokens a second, 1 × 32", "+25.0 %", "cache of the prompt", "2.0 kB", "kernel sdpa, float32, on cpu",
         "with 2 threads, not compiled", "Kendall's tau 0.81 (0.77 to 0.85", "By text.", "causal", "the loss on repeated words",
         "0.1, 0.2",
-        "no behaviour is known for it", "Of the 2 heads that stayed, 1 has other roles", "self 0.31 → 0.00", "entropy",
+        "no behaviour is known for it", "Of the 2 heads that stayed, 1 has other roles",
+        "Not looked for again (keep.roles has it done): ", "self 0.31 → 0.00", "entropy",
         "0.2: 1.00 → 1.90", "asked for at most 160 ms at 8 × 128: the latency table forecast 152 ms, measured 153 ms",
         "batch 8, length 128, device cpu", "by at most 2.3 %",
         "trained (distil, updates of rank 8 merged in) for 2 epochs on 70 texts: the loss on 10 held-out texts went from "
