@@ -5,13 +5,11 @@ from __future__ import annotations
 import random
 
 import torch
-from tokenizers import Tokenizer
-from tokenizers.models import WordLevel
 from tokenizers.pre_tokenizers import BertPreTokenizer
-from tokenizers.processors import BertProcessing
 from transformers import BertConfig, BertModel, PreTrainedTokenizerFast
 
 from headwise.analysis.texts import Corpus, Text
+from tests.word_tokenizers import of_words
 
 #: Longest text; each place has a hidden unit of its own, and so has a head's width.
 PLACES = 40
@@ -26,13 +24,9 @@ PREVIOUS, PUNCTUATION, TWIN, OTHER_TWIN, DEAD = range(5)
 
 def planted_tokenizer() -> PreTrainedTokenizerFast:
     """One token a word, [CLS] and [SEP] around the text."""
-    vocabulary = {word: i for i, word in enumerate(["[PAD]", "[UNK]", "[CLS]", "[SEP]", *MARKS, *WORDS])}
-    plain = Tokenizer(WordLevel(vocabulary, unk_token="[UNK]"))
-    plain.pre_tokenizer = BertPreTokenizer()
-    plain.post_processor = BertProcessing(("[SEP]", 3), ("[CLS]", 2))
-    return PreTrainedTokenizerFast(
-        tokenizer_object=plain, pad_token="[PAD]", unk_token="[UNK]", cls_token="[CLS]", sep_token="[SEP]"
-    )
+    words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", *MARKS, *WORDS]
+    named = {"pad_token": "[PAD]", "cls_token": "[CLS]", "sep_token": "[SEP]"}
+    return of_words(words, split=BertPreTokenizer(), framed=True, **named)
 
 
 def planted_model() -> BertModel:

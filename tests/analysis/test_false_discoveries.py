@@ -5,8 +5,8 @@ import re
 import numpy as np
 import pytest
 import torch
-from tokenizers import Tokenizer, models, pre_tokenizers
-from transformers import BertConfig, BertModel, GPT2Config, GPT2LMHeadModel, PreTrainedTokenizerFast
+from tokenizers import pre_tokenizers
+from transformers import BertConfig, BertModel, GPT2Config, GPT2LMHeadModel
 
 from headwise.analysis.analyze import analyze
 from headwise.analysis.annotations import Annotated, coreference_set
@@ -15,6 +15,7 @@ from headwise.analysis.inference import sign_flip_p
 from headwise.analysis.roles import ROLES
 from headwise.analysis.roles.assignment import LEVEL, assign
 from headwise.analysis.texts import Corpus, Text
+from tests.word_tokenizers import of_words
 
 SEEDS = 20
 #: Of twenty seeds, how many may show a role where the false-discovery rate is one in twenty.
@@ -32,9 +33,7 @@ def tokenizer(corpus):
     splitter = pre_tokenizers.BertPreTokenizer()
     texts = [text.text for text in corpus.texts] + [text.text for text in coreference_set()]
     words = sorted({word for text in texts for word, _ in splitter.pre_tokenize_str(text)})
-    plain = Tokenizer(models.WordLevel({word: i for i, word in enumerate(["[UNK]", "[PAD]", *words])}, "[UNK]"))
-    plain.pre_tokenizer = splitter
-    return PreTrainedTokenizerFast(tokenizer_object=plain, unk_token="[UNK]", pad_token="[PAD]")
+    return of_words(["[UNK]", "[PAD]", *words], split=splitter, pad_token="[PAD]")
 
 
 def gpt2(tokenizer, seed):

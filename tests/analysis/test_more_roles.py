@@ -27,14 +27,13 @@ from headwise.analysis.roles.tokens import rare_tokens
 from headwise.analysis.seen import Seen
 from headwise.analysis.sites import Site, find_sites
 from headwise.analysis.texts import Corpus, Text
+from tests.word_tokenizers import of_words
 
 WORDS = ["?", "[S]", "the", "dog", "saw", "12", "3.5", ",", ".", "(", '"', "-", "cat", "##cat", "and"]
 
 
 def tokenizer_of(words=WORDS):
-    plain = Tokenizer(models.WordLevel({word: i for i, word in enumerate(words)}, unk_token="?"))
-    plain.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
-    return PreTrainedTokenizerFast(tokenizer_object=plain, unk_token="?", pad_token="[S]")
+    return of_words(words, split=pre_tokenizers.WhitespaceSplit(), unk_token="?", pad_token="[S]")
 
 
 def tokens_of(text, tokenizer=None):
@@ -337,9 +336,7 @@ def test_a_rule_of_words_with_many_tokens_is_one_to_beat():
 
 def test_atoms_of_a_molecule_are_tokens_of_one_word():
     """A reaction whose atoms keep their order: what a mapping links is smaller than any word."""
-    atoms = Tokenizer(models.WordLevel({"?": 0, **{c: i + 1 for i, c in enumerate("CONSP>")}}, unk_token="?"))
-    atoms.pre_tokenizer = pre_tokenizers.Split("", "isolated")
-    tokenizer = PreTrainedTokenizerFast(tokenizer_object=atoms, unk_token="?", pad_token="?")
+    tokenizer = of_words("?CONSP>", split=pre_tokenizers.Split("", "isolated"), unk_token="?", pad_token="?")
     draw, gold = np.random.default_rng(1), []
     for _ in range(40):
         before = "".join(draw.choice(list("CONSP"), size=5))

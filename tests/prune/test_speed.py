@@ -36,16 +36,12 @@ from headwise.prune.peak_memory import peak_memory
 from headwise.prune.report.doubt import doubt
 from headwise.prune.speed import compare_speed, drift_of
 from headwise.prune.timing import Times, row_of
+from tests.prune.tiny_tasks import make
 
 SMALL = {
     "vocab_size": 40, "hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 4,
     "intermediate_size": 24, "max_position_embeddings": 32,
 }  # fmt: skip
-
-
-def make(kind, config, **options):
-    torch.manual_seed(0)
-    return kind(config(**options)).eval()
 
 
 class Clock:

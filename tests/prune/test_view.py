@@ -9,8 +9,8 @@ import re
 import numpy as np
 import pytest
 import torch
-from tokenizers import Tokenizer, models, pre_tokenizers
-from transformers import GPT2Config, GPT2LMHeadModel, PreTrainedTokenizerFast
+from tokenizers import pre_tokenizers
+from transformers import GPT2Config, GPT2LMHeadModel
 
 from headwise.analysis.errors import BadInput
 from headwise.analysis.evidence import Evidence
@@ -18,6 +18,7 @@ from headwise.analysis.view import View, look_at, parse_head
 from headwise.prune.cli import main
 from headwise.prune.cli.analyze import _bytes
 from headwise.prune.view_page import view_page
+from tests.word_tokenizers import of_words
 
 WORDS = ["?", "the", "dog", "<b>", "saw", "cat", ".", "him", "self"]
 
@@ -28,9 +29,7 @@ def folder(tmp_path_factory):
     torch.manual_seed(0)
     config = GPT2Config(vocab_size=len(WORDS), n_embd=16, n_layer=2, n_head=4, n_positions=128)
     GPT2LMHeadModel(config).save_pretrained(folder)
-    plain = Tokenizer(models.WordLevel({word: i for i, word in enumerate(WORDS)}, unk_token="?"))
-    plain.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
-    PreTrainedTokenizerFast(tokenizer_object=plain, unk_token="?", eos_token="?").save_pretrained(folder)
+    of_words(WORDS, split=pre_tokenizers.WhitespaceSplit(), unk_token="?", eos_token="?").save_pretrained(folder)
     return folder
 
 

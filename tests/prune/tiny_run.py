@@ -8,8 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from tokenizers import Tokenizer, models, pre_tokenizers, processors
-from transformers import BertConfig, BertForSequenceClassification, BertModel, PreTrainedTokenizerFast
+from transformers import BertConfig, BertForSequenceClassification, BertModel
+
+from tests.word_tokenizers import of_words
 
 WORDS = [f"w{i}" for i in range(40)]
 SIZES: dict[str, Any] = {
@@ -20,12 +21,7 @@ SIZES: dict[str, Any] = {
 
 def tokenizer() -> Any:
     words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", *WORDS]
-    raw = Tokenizer(models.WordLevel({word: i for i, word in enumerate(words)}, unk_token="[UNK]"))
-    raw.pre_tokenizer = pre_tokenizers.Whitespace()
-    raw.post_processor = processors.BertProcessing(("[SEP]", 3), ("[CLS]", 2))
-    return PreTrainedTokenizerFast(
-        tokenizer_object=raw, pad_token="[PAD]", unk_token="[UNK]", cls_token="[CLS]", sep_token="[SEP]"
-    )
+    return of_words(words, framed=True, pad_token="[PAD]", cls_token="[CLS]", sep_token="[SEP]")
 
 
 def checkpoint(folder: Path, *, head: bool = True, **changes: Any) -> Path:

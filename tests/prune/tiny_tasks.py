@@ -2,24 +2,16 @@
 
 import numpy as np
 import torch
-from tokenizers import Tokenizer, models, pre_tokenizers, processors
-from transformers import (
-    PreTrainedTokenizerFast,
-)
 
 from headwise.analysis.corpus import Corpus, Text
+from tests.word_tokenizers import of_words
 
 WORDS = [f"w{i}" for i in range(30)]
 
 
 def tokenizer(pad="[PAD]", **options):
-    vocab = {w: i for i, w in enumerate(["[PAD]", "[UNK]", "[CLS]", "[SEP]", *WORDS])}
-    raw = Tokenizer(models.WordLevel(vocab, unk_token="[UNK]"))
-    raw.pre_tokenizer = pre_tokenizers.Whitespace()
-    if pad:
-        raw.post_processor = processors.BertProcessing(("[SEP]", 3), ("[CLS]", 2))
-    special = {"pad_token": pad, "unk_token": "[UNK]", "eos_token": "[SEP]"}
-    return PreTrainedTokenizerFast(tokenizer_object=raw, **special, **options)
+    words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", *WORDS]
+    return of_words(words, framed=bool(pad), pad_token=pad, eos_token="[SEP]", **options)
 
 
 BERT = {
