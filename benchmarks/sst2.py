@@ -35,25 +35,31 @@ FRACTIONS = (0.25, 0.5, 0.6, 0.75, 0.85)
 CALIBRATION = 1024
 NONE, BIAS, SCALE = {"kind": "none"}, {"kind": "bias"}, {"kind": "scale"}
 SEQUENTIAL = {"kind": "sequential", "target": "output"}
-#: Least squares block by block alone, and followed by the correction of the outputs, which is the default here.
-REPAIR, CORRECTED = {"kind": "reconstruction", "correct": "none"}, {"kind": "reconstruction"}
+#: Least squares block by block alone; followed by the correction of the outputs; with values refitted in between (default).
+REPAIR = {"kind": "reconstruction", "values": "keep", "correct": "none"}
+CORRECTED, REFITTED = {"kind": "reconstruction", "values": "keep"}, {"kind": "reconstruction"}
 RECONSTRUCTION = {"kind": "reconstruction", "weight": "output"}
+#: As they were before costs were scaled to the gradients at the gates.
+UNSCALED = {**RECONSTRUCTION, "scaled": False}
 OUTPUTS = {"kind": "reconstruction", "weight": "gradient", "loss": "outputs"}
 #: name -> score, compensation. The first is the default; `gradient` alone is Michel's score.
 METHODS = {
-    "default": (RECONSTRUCTION, CORRECTED),
-    "reconstruction, output": (RECONSTRUCTION, REPAIR),
+    "default": (RECONSTRUCTION, REFITTED),
+    "unscaled, values refitted": (UNSCALED, REFITTED),
+    "unscaled, values kept": (UNSCALED, CORRECTED),
+    "unscaled, repair alone": (UNSCALED, REPAIR),
     "gradient": ({"kind": "gradient"}, NONE),
     "gradient + repair": ({"kind": "gradient"}, REPAIR),
-    "reconstruction, gradient": ({"kind": "reconstruction", "weight": "gradient"}, REPAIR),
-    "reconstruction, none": ({"kind": "reconstruction", "weight": "none"}, REPAIR),
+    "gradient + values refitted": ({"kind": "gradient"}, REFITTED),
+    "by tokens' gradient + repair": ({"kind": "reconstruction", "weight": "gradient", "scaled": False}, REPAIR),
+    "by nothing + repair": ({"kind": "reconstruction", "weight": "none"}, REPAIR),
     "fisher + repair": ({"kind": "fisher"}, REPAIR),
     "gradient + corrected repair": ({"kind": "gradient"}, CORRECTED),
     "magnitude + corrected repair": ({"kind": "magnitude"}, CORRECTED),
     "random + corrected repair": ({"kind": "random"}, CORRECTED),
-    "reconstruction by outputs + repair by outputs": (OUTPUTS, {**OUTPUTS, "correct": "none"}),
-    "reconstruction, output + sequential": (RECONSTRUCTION, SEQUENTIAL),
-    "reconstruction, output + scale": (RECONSTRUCTION, SCALE),
+    "by outputs + repair by outputs": ({**OUTPUTS, "scaled": False}, {**OUTPUTS, "correct": "none", "values": "keep"}),
+    "unscaled + sequential": (UNSCALED, SEQUENTIAL),
+    "unscaled + scale": (UNSCALED, SCALE),
     "fisher, block + repair": ({"kind": "fisher", "form": "block"}, REPAIR),
     "gradient + bias": ({"kind": "gradient"}, BIAS),
     "magnitude + repair": ({"kind": "magnitude"}, REPAIR),
@@ -65,8 +71,8 @@ METHODS = {
     "ablation + repair": ({"kind": "ablation"}, REPAIR),
 }  # fmt: skip
 DEFAULT, MICHEL = "default", "gradient"
-MAIN = ["default", "reconstruction, output", "gradient", "gradient + repair", "reconstruction, gradient",
-        "reconstruction, none", "fisher + repair"]  # fmt: skip
+MAIN = ["default", "unscaled, values refitted", "unscaled, values kept", "unscaled, repair alone", "gradient",
+        "gradient + repair", "by tokens' gradient + repair", "by nothing + repair", "fisher + repair"]  # fmt: skip
 
 
 def logits_of(model: torch.nn.Module, found: object, count: int) -> np.ndarray:

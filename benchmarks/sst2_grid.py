@@ -6,13 +6,15 @@ share is cut and judged. Which texts got their label is kept by cell, and what i
     python benchmarks/sst2_grid.py DATA FOLDER [--scores gradient …] [--repairs none …] [--seeds 0 1 2]
     python benchmarks/sst2_grid.py DATA FOLDER --report benchmarks/sst2_grid.png
 
-DATA and FOLDER are those of sst2.py; of the test texts every second judges, which halves the time.
+DATA and FOLDER are those of sst2.py, and what that has judged is not judged again; of the test texts every second
+judges, which halves the time.
 """
 
 from __future__ import annotations
 
 import argparse
 import copy
+import itertools
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -21,7 +23,7 @@ from typing import Any
 import numpy as np
 import torch
 from classifier import classifier, read
-from sst2 import CALIBRATION, FRACTIONS, holm, logits_of
+from sst2 import CALIBRATION, FRACTIONS, METHODS, holm, logits_of
 
 from headwise.analysis.analyze import analyze
 from headwise.analysis.batching import batches
@@ -79,6 +81,7 @@ def measure(data: Path, folder: Path, scores: list[str], repairs: list[str], see
     np.save(where / "labels.npy", [int(text.label) for text in judged.texts])
     if not (where / "dense.npy").exists():
         np.save(where / "dense.npy", logits_of(model, inputs, len(judged)).argmax(-1).astype(np.int8))
+    _take_over(folder, scores, repairs, seeds)
     for seed in seeds:
         cells = [cell for cell in _cells(scores, repairs, seed) if not _path(where, *cell).exists()]
         if not cells:
@@ -100,6 +103,31 @@ def _cells(scores: list[str], repairs: list[str], seed: int) -> Iterator[tuple[s
         for score in scores:
             for fraction in FRACTIONS:
                 yield score, repair, fraction, seed
+
+
+def _take_over(folder: Path, scores: list[str], repairs: list[str], seeds: list[int]) -> None:
+    """Cells that sst2.py has measured, on all texts."""
+
+    def made(table: Any, settings: dict[str, Any]) -> Any:
+        return table[settings["kind"]](**settings)
+
+    same = {
+        (score, repair): name
+        for score in scores
+        for repair in repairs
+        for name, (theirs, theirs_repair) in METHODS.items()
+        if "exchange" not in score
+        and made(SCORES, theirs) == made(SCORES, ASKED[score])
+        and made(COMPENSATIONS, theirs_repair) == made(COMPENSATIONS, REPAIRS[repair])
+    }
+    for (score, repair), name in same.items():
+        for fraction, seed in itertools.product(FRACTIONS, seeds):
+            known, path = (
+                folder / "logits" / f"test-{name}-{fraction}-{seed}.npy",
+                _path(folder / "grid", score, repair, fraction, seed),
+            )
+            if known.exists() and not path.exists():
+                np.save(path, np.load(known)[::EVERY].argmax(-1).astype(np.int8))
 
 
 def _path(where: Path, score: str, repair: str, fraction: float, seed: int) -> Path:
