@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -105,12 +106,12 @@ def probe_of(
         model: the model.
         tokenizer: of the checkpoint.
         texts: batches for `language`.
-        pairs: for `agreement`; generated ones if None; so many of them as `PAIRS` says.
+        pairs: for `agreement`; generated ones if None; so many of them are drawn as `PAIRS` says.
         seed: of what is drawn.
     """
     measured = _MEASURED[kind, way]
     if kind == "agreement":
-        sentences = agreement_pairs(PAIRS[way], seed) if pairs is None else list(pairs)[: PAIRS[way]]
+        sentences = agreement_pairs(PAIRS[way], seed) if pairs is None else _drawn(pairs, PAIRS[way], seed)
         mask = tokenizer.mask_token_id if way == "gaps" else None
         return Probe(kind, measured, len(sentences), lambda: -preference(model, tokenizer, sentences, mask=mask))
     if kind == "language":
@@ -126,6 +127,11 @@ def probe_of(
     if way == "next":
         return Probe(kind, measured, SEQUENCES, lambda: loss(model, again, start=LENGTH))
     return Probe(kind, measured, SEQUENCES, lambda: gap_loss(model, again, tokenizer.mask_token_id, _gaps_said_twice))
+
+
+def _drawn(pairs: Sequence[Pair], count: int, seed: int) -> list[Pair]:
+    """So many of the pairs, drawn: files have their phenomena one after the other."""
+    return random.Random(seed).sample(list(pairs), min(count, len(pairs)))
 
 
 def few_texts(

@@ -29,6 +29,7 @@ class Looking:
         threshold: mean likeness at which heads count as interchangeable.
         clusters: how many clusters instead.
         null: what roles have to beat beside their analytic chance.
+        effect: least excess over chance that makes a role.
     """
 
     roles: tuple[str, ...] | None = None
@@ -43,6 +44,7 @@ class Looking:
     threshold: float | None = None
     clusters: int | None = None
     null: str = "analytic"
+    effect: float | None = None
 
     def arguments(self) -> dict[str, Any]:
         """Keyword arguments of `analyze`, files read.
@@ -54,6 +56,7 @@ class Looking:
         from headwise.analysis.minimal_pairs import read_pairs
 
         given = {"roles": self.roles, "measures": self.measures, "memory": self.memory, "threshold": self.threshold}
+        given["effect"] = self.effect
         return {
             **{name: value for name, value in given.items() if value is not None},
             "annotated": [text for path in self.annotations for text in read_annotations(path)],

@@ -69,7 +69,7 @@ def read_annotations(path: str | Path, kind: str | None = None) -> list[Annotate
     """The annotated texts of a file, read by its kind or by the ending of its name.
 
     Args:
-        path: the file.
+        path: the file, or its kind, a colon and the file.
         kind: a key of `READERS`; None: by the ending.
 
     Raises:
@@ -81,12 +81,16 @@ def read_annotations(path: str | Path, kind: str | None = None) -> list[Annotate
     >>> len(read_annotations(file))
     1
     """
+    said, _, rest = str(path).partition(":")
+    if kind is None and rest and said in READERS and not Path(path).exists():
+        kind, path = said, rest
     if kind is None:
         kind = next((kind for ending, kind in ENDINGS.items() if str(path).endswith(ending)), None)
         if kind is None:
             raise BadInput(
                 f"{path}: cannot tell its kind from its name; "
-                f"expected an ending of {', '.join(ENDINGS)}, or kind={' | '.join(READERS)}"
+                f"expected an ending of {', '.join(ENDINGS)}, or its kind before it, such as gap:{path} "
+                f"({', '.join(READERS)})"
             )
     if kind not in READERS:
         raise BadInput(f"{path}: got kind {kind!r}, expected {', '.join(READERS)}")

@@ -39,8 +39,9 @@ AnnotationFiles = Annotated[
     list[Path] | None,
     typer.Option(
         "--annotations",
-        metavar="FILE",
-        help="Texts with links (JSONL, CoNLL-U, CoNLL-2012, GAP, WinoBias), such as links.jsonl; may be repeated.",
+        metavar="[KIND:]FILE",
+        help="Texts with links (JSONL, CoNLL-U, CoNLL-2012, GAP, WinoBias), such as links.jsonl; may be repeated. "
+        "The name tells the kind, or a kind before it does: gap:names.txt.",
     ),
 ]
 Similarity = Annotated[
@@ -68,6 +69,10 @@ Null = Annotated[
         metavar="analytic|permutation|random-copy",
         help="What a role must beat beside its exact chance: nothing, tokens permuted, a copy with random weights.",
     ),
+]
+Effect = Annotated[
+    float | None,
+    typer.Option(min=0, max=1, help="Least excess over chance that makes a role: of attention mass or accuracy; 0.1."),
 ]
 Threshold = Annotated[
     float | None,
@@ -101,6 +106,7 @@ def analyze(
     threshold: Threshold = None,
     clusters: Clusters = None,
     null: Null = "analytic",
+    effect: Effect = None,
     seed: Seed = None,
     trust_remote_code: Trust = False,
     output_dir: OutputDir = None,
@@ -138,6 +144,7 @@ def analyze(
             threshold=threshold,
             clusters=clusters,
             null=null,
+            effect=effect,
         )
 
         folder = inspect(

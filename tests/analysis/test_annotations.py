@@ -479,6 +479,18 @@ def test_broken_gap_rows_are_refused_with_their_line(tmp_path, row, message):
         read_annotations(file)
 
 
+def test_a_kind_before_the_name_tells_what_the_name_does_not(tmp_path):
+    file = tmp_path / "anything.text"
+    write_jsonl(file, [Annotated("Ann said she ran.", links=(((9, 12), (0, 3)),))])
+    with pytest.raises(BadInput, match=r"anything\.text: cannot tell its kind.*gap:.*anything"):
+        read_annotations(file)
+    assert read_annotations(f"jsonl:{file}") == read_annotations(file, "jsonl")
+    with pytest.raises(BadInput, match="expected GAP's eleven columns"):
+        read_annotations(f"gap:{file}")
+    with pytest.raises(BadInput, match="cannot tell its kind"):
+        read_annotations(f"novel:{file}")
+
+
 def test_winobias_finds_the_other_occupation(tmp_path):
     file = tmp_path / "pro.txt.dev"
     file.write_text(

@@ -229,6 +229,22 @@ def test_every_probe_runs_on_a_model_that_fills_gaps(role):
     assert np.isfinite([found["base"], found["effect"], found["random"]["max"]]).all()
 
 
+def test_pairs_are_drawn_from_the_whole_of_what_is_given(monkeypatch):
+    asked = []
+    monkeypatch.setattr(
+        "headwise.analysis.probes.preference", lambda model, tokenizer, pairs, mask=None: asked.append(pairs) or 0.0
+    )
+    given = [Pair(f"good {i}", f"bad {i}") for i in range(1000)]
+    for seed in (0, 0, 1):
+        probe = probe_of("agreement", "next", model_of(), Letters(), pairs=given, seed=seed)
+        probe.measure()
+        assert probe.count == 64
+    assert asked[0] == asked[1] != asked[2]
+    assert len(set(asked[0])) == 64
+    # A file has its phenomena one after the other: the first 64 would be of one alone.
+    assert 200 < sum(given.index(pair) >= 500 for pair in asked[0]) / 64 * 1000 < 800
+
+
 def test_intervening_changes_nothing():
     model = model_of(heads=24)
     model.train()

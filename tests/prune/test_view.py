@@ -132,11 +132,12 @@ def test_analyze_looks_for_what_it_is_told_and_view_reads_it(folder, texts, tmp_
     gold.write_text("\n".join(json.dumps(row) for row in rows))
     run = tmp_path / "run"
     arguments = ["analyze", folder, "--texts", texts, "--roles", "previous,induction",
-                 "--similarity", "cosine,replaceability", "--annotations", gold, "--intervene",
-                 "--memory-budget", "1KB", "--output-dir", run, "-q"]  # fmt: skip
+                 "--similarity", "cosine,replaceability", "--annotations", f"jsonl:{gold}", "--intervene",
+                 "--memory-budget", "1KB", "--effect", "0.2", "--output-dir", run, "-q"]  # fmt: skip
     assert main([str(argument) for argument in arguments]) == 0, capsys.readouterr().err
     evidence = Evidence.load(run / "evidence")
     names = set(evidence.arrays)
+    assert evidence.facts["settings"]["effect"] == 0.2
     assert {"roles/previous/p", "roles/induction/q", "roles/acts:back/score", "statistics/replaceability"} <= names
     assert not {"similarity/pearson", "roles/self/score"} & names
     assert set(evidence.facts["interventions"]) == {"previous", "induction"}
