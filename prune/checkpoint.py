@@ -142,7 +142,10 @@ def _open(cls: Any, name: str, options: Mapping[str, Any], *, config: Any, **mor
     except (OSError, ValueError) as error:
         hint = ""
         if options.get("use_safetensors") and "safetensors" in str(error):
-            hint = " (only pickled weights? they can run code: pass use_safetensors=False if you trust them)"
+            hint = (
+                " (only pickled weights? They can run code when they are opened; if you trust them, save them anew: "
+                f"headwise rescue {name} OUT --allow-pickle; in Python: use_safetensors=False)"
+            )
         raise BadInput(f"cannot load {name!r}: {first_line(error)}{hint}") from error
     except RuntimeError as error:
         if "mismatched" not in str(error):

@@ -1,4 +1,4 @@
-"""`headwise rescue`: checkpoints whose heads transformers 4 pruned, which transformers 5 cannot open."""
+"""`headwise rescue`: checkpoints that cannot be opened as they are: pruned by transformers 4, or nothing but a pickle."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import typer
 from headwise.prune.cli.options import Overwrite, Quiet, Revision
 from headwise.prune.cli.terminal import put, speaking
 
-Source = Annotated[str, typer.Argument(metavar="CHECKPOINT", help="Folder or hub id, with pruned_heads in its config.")]
+Source = Annotated[str, typer.Argument(metavar="CHECKPOINT", help="Folder or hub id.")]
 Target = Annotated[Path, typer.Argument(metavar="OUT", help="New folder for the checkpoint in today's form.")]
 Pickle = Annotated[bool, typer.Option("--allow-pickle", help="Read pytorch_model.bin, which can run code when opened.")]
 
@@ -23,12 +23,14 @@ def rescue(
     overwrite: Overwrite = False,
     quiet: Quiet = False,
 ) -> None:
-    """Write a checkpoint that transformers 4 pruned so that it opens again, bit for bit."""
+    """Write a checkpoint that transformers 4 pruned, or that is only a pickle, so that it opens again, bit for bit."""
     from headwise.prune.rescue import rescue as save_again
 
     with speaking(quiet):
         model = save_again(checkpoint, out, revision=revision, allow_pickle=allow_pickle, overwrite=overwrite)
-        if not quiet:
+        if not quiet and getattr(model.config, "headwise", None) is None:
+            put(f"{out}: {type(model).__name__}, saved as safetensors; no heads were pruned")
+        elif not quiet:
             sites = model.config.headwise["sites"].values()
             gone = sum(site["heads"] - len(site["kept"]) for site in sites)
             put(f"{out}: {type(model).__name__}, {gone} of {sum(site['heads'] for site in sites)} heads were pruned")

@@ -97,3 +97,22 @@ def test_the_command_rescues_and_never_overwrites(tmp_path, capsys):
     assert main(["rescue", str(tmp_path / "old"), str(tmp_path / "new")]) == 2
     assert main(["rescue", str(tmp_path / "missing"), str(tmp_path / "other")]) == 2
     assert not (tmp_path / "other").exists()
+
+
+def test_a_dense_pickle_is_saved_anew_and_the_refusal_says_how(tmp_path, capsys):
+    dense = build(FAMILIES["bert"])
+    dense.save_pretrained(tmp_path / "old")
+    torch.save(dense.state_dict(), tmp_path / "old/pytorch_model.bin")
+    (tmp_path / "old/model.safetensors").unlink()
+    (tmp_path / "old/vocab.txt").write_text("[PAD]\n")
+    old, new = str(tmp_path / "old"), str(tmp_path / "new")
+    with pytest.raises(BadInput, match=rf"headwise rescue {re.escape(old)} OUT --allow-pickle"):
+        load(old)
+    assert main(["rescue", old, new]) == 2
+    assert main(["rescue", old, new, "--allow-pickle"]) == 0
+    assert "saved as safetensors" in capsys.readouterr().out
+    assert {path.name for path in (tmp_path / "new").iterdir()} >= {"model.safetensors", "vocab.txt"}
+    assert not list((tmp_path / "new").glob("*.bin"))
+    inputs = inputs_of(FAMILIES["bert"])
+    with torch.no_grad():
+        assert torch.equal(load(new)(**inputs)[0], dense(**inputs)[0])
