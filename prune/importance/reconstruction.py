@@ -33,7 +33,8 @@ class Reconstruction(BaseModel):
     These products of moments treat tokens as if each moved the loss by itself (Kronecker factors, Martens & Grosse,
     2015). Where a block moves many tokens alike and the model adds them up, as mean pooling does, that counts too
     little, and where only one token is read, too much. What single heads cost unrepaired is known without that: the
-    squared gradient at their gates. `scaled` sets each block's costs so that in sum its heads cost just that.
+    squared gradient at their gates. `scaled` sets each block's costs so that in sum its heads cost just that. `auto`
+    does so unless the loss is that of many tokens' scores a text, whose gradients do not add up to anything.
 
     All costs come from the dense model unless `recollect` says after how many heads the model, without them and
     repaired, is looked at again (`rounds.ranks_in_rounds`); then the order alone drives the selection.
@@ -55,10 +56,10 @@ class Reconstruction(BaseModel):
         default="labels", description="whose gradient: the task's loss, or the outputs themselves, without labels"
     )
     ridge: float = Field(default=1e-2, gt=0, le=10, description="added to the diagonal, in units of its mean")
-    scaled: bool = Field(
-        default=True,
-        description="whether a block's costs are scaled to what the loss's gradient at its gates says; not for "
-        "`weight: none`",
+    scaled: bool | Literal["auto"] = Field(
+        default="auto",
+        description="whether a block's costs are scaled to what the loss's gradient at its gates says; `auto` does "
+        "so unless the labels are of tokens; never with `weight: none`",
     )
     recollect: int | None = Field(
         default=None, ge=1, description="measure again after every so many heads; never if left out"
@@ -89,9 +90,14 @@ class Reconstruction(BaseModel):
         )
 
     def _costs(self, calibration: Calibration) -> RepairCosts:
+        from headwise.prune.importance.outputs import scores_tokens
+
         contexts = calibration.moments(self.weight, self.loss)
         slopes = None if self.weight == "none" else calibration.gradients(moments=True, loss=self.loss)
-        return RepairCosts(calibration.model, contexts, slopes, self.ridge, scaled=self.scaled)
+        scaled = bool(self.scaled)
+        if self.scaled == "auto" and self.loss == "labels" and slopes is not None:
+            scaled = not scores_tokens(calibration.model, calibration.batches)
+        return RepairCosts(calibration.model, contexts, slopes, self.ridge, scaled=scaled)
 
 
 class RepairCosts:

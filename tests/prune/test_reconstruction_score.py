@@ -13,6 +13,7 @@ from headwise.analysis.sites import Site, find_sites
 from headwise.prune.compensation.reconstruction import Reconstruct
 from headwise.prune.importance.collected import GateSums
 from headwise.prune.importance.moments import Moments
+from headwise.prune.importance.outputs import scores_tokens
 from headwise.prune.importance.reconstruction import Reconstruction, RepairCosts
 from headwise.prune.importance.repair_cost import RepairCost, ridged
 from headwise.prune.importance.scores import removal_ranks
@@ -127,7 +128,7 @@ def test_reconstruction_cost_on_a_model_equals_the_formula(name, weight):
     c = c - (w @ c / w.sum() if bias is not None else 0)
     second = (c * w[:, None]).T @ c / w.sum()
     inner = g.T @ g / len(ROWS) if weight != "none" else np.eye(32) / np.trace(matrix @ second @ matrix.T)
-    score = Reconstruction(weight=weight).score(calibration(model))
+    score = Reconstruction(weight=weight, scaled=True).score(calibration(model))
     head = np.arange(8, 16)
     expected = scale * brute_cost(second, matrix, inner, head, 1e-2)
     assert score.costs.start(blocks(model)["1"]).costs([(1,)])[0] == pytest.approx(expected, rel=1e-6)
@@ -208,6 +209,29 @@ def scale_by_hand(matrix, contexts, slopes, weights=None):
     return exact / products
 
 
+class _Scoring(torch.nn.Module):
+    """Puts out scores of a shape, whatever it reads."""
+
+    def __init__(self, *shape):
+        super().__init__()
+        self.shape = shape
+
+    def forward(self, **_inputs):
+        return SimpleNamespace(logits=torch.zeros(self.shape)) if self.shape else SimpleNamespace()
+
+
+@pytest.mark.parametrize(("shape", "tokens"), [((4, 2), False), ((4, 5, 2), True), ((), False)])
+def test_costs_are_scaled_unless_labels_are_of_tokens(shape, tokens, monkeypatch):
+    assert scores_tokens(_Scoring(*shape), batched(4)) is tokens
+    assert not scores_tokens(_Scoring(*shape), [])
+    monkeypatch.setattr("headwise.prune.importance.outputs.scores_tokens", lambda model, batches: tokens)
+    context = calibration(made("bert"))
+    scores = [Reconstruction(scaled=how).score(context) for how in ("auto", not tokens, tokens)]
+    price, same, another = (score.costs.start(blocks(context.model)["0"]).costs([(1,)])[0] for score in scores)
+    assert price == same != another
+    assert Reconstruction(loss="outputs").score(context).costs._scaled
+
+
 def test_costs_are_scaled_to_the_gradients_at_the_gates():
     """A text whose tokens all move the loss alike: by tokens its cost counts once, at the gates tokens squared."""
     site = Site("0", "a", "a.o", 1, 1, 2, kept=(0,))
@@ -231,7 +255,7 @@ def test_costs_are_scaled_to_the_gradients_at_the_gates():
 def test_in_rounds_every_head_goes_that_costs_least_in_the_repaired_and_cut_model():
     model = made("bert")
     before = {name: value.clone() for name, value in model.state_dict().items()}
-    score = Reconstruction(recollect=1).score(calibration(model))
+    score = Reconstruction(recollect=1, scaled=True).score(calibration(model))
     assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
     assert sorted(flat(score)) == list(range(1, 9))
     order = sorted((score[name][head], name, head) for name in score for head in range(4))
