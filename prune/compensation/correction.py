@@ -250,13 +250,13 @@ class _Reactions:
         return context
 
     def _leave(self, path: str) -> Any:
-        def hook(_module: nn.Module, _args: Any, output: Tensor) -> None:
-            if not self.running.get(path):
-                return
-            site, context, valid = self.running[path].pop()
-            output.register_hook(lambda slope: self._keep(site, context, slope, valid))
+        return lambda module, args, output: self._left(path, output)
 
-        return hook
+    def _left(self, path: str, output: Tensor) -> None:
+        if not self.running.get(path):
+            return
+        site, context, valid = self.running[path].pop()
+        output.register_hook(lambda slope: self._keep(site, context, slope, valid))
 
     def _keep(self, site: Site, context: Tensor, slope: Tensor, valid: Tensor) -> None:
         real = by_token(slope, valid).masked_fill(~valid.unsqueeze(-1), 0.0)

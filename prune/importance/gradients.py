@@ -142,19 +142,19 @@ class _Pass:
         return context
 
     def _leave(self, path: str) -> Any:
-        def hook(_module: nn.Module, _args: Any, output: Tensor) -> None:
-            # Of a shared module perhaps only some calls are watched.
-            if not self.running[path]:
-                return
-            site, context, valid = self.running[path].pop()
-            if self.moments:
-                output.register_hook(
-                    lambda slope: self.found.add_contexts(
-                        site, by_token(context, valid), valid, self.held, self.parts, by_token(slope, valid)
-                    )
-                )
+        return lambda module, args, output: self._left(path, output)
 
-        return hook
+    def _left(self, path: str, output: Tensor) -> None:
+        # Of a shared module perhaps only some calls are watched.
+        if not self.running[path]:
+            return
+        site, context, valid = self.running[path].pop()
+        if self.moments:
+            output.register_hook(
+                lambda slope: self.found.add_contexts(
+                    site, by_token(context, valid), valid, self.held, self.parts, by_token(slope, valid)
+                )
+            )
 
     def _gates(self, site: Site, context: Tensor, slope: Tensor, valid: Tensor) -> None:
         real, pull = valid.unsqueeze(-1), by_token(slope, valid)
@@ -167,22 +167,21 @@ class _Pass:
 
     def _mask_watches(self) -> list[Any]:
         """Hooks that note the padding of each call: a task may call the model with other texts than the batch's."""
-
-        def note(module: nn.Module, _args: Any, inputs: dict[str, Any]) -> None:
-            if module is self.model:
-                self.masks = {}
-            named = {"": "attention_mask", "decoder": "decoder_attention_mask"}
-            found = {stream: inputs.get(name) for stream, name in named.items()}
-            masks = {stream: mask for stream, mask in found.items() if isinstance(mask, Tensor) and mask.ndim == 2}
-            self.masks.update({stream: mask.bool() for stream, mask in masks.items()})
-
         doors = [self.model]
         if getattr(getattr(self.model, "config", None), "is_encoder_decoder", False):
             doors.append(self.model.get_encoder())  # type: ignore[operator]
         elif isinstance(getattr(self.model, "base_model", None), nn.Module):
             doors.append(self.model.base_model)  # type: ignore[arg-type]
         unique = {id(door): door for door in doors}.values()
-        return [door.register_forward_pre_hook(note, with_kwargs=True) for door in unique]
+        return [door.register_forward_pre_hook(self._note, with_kwargs=True) for door in unique]
+
+    def _note(self, module: nn.Module, _args: Any, inputs: dict[str, Any]) -> None:
+        if module is self.model:
+            self.masks = {}
+        named = {"": "attention_mask", "decoder": "decoder_attention_mask"}
+        found = {stream: inputs.get(name) for stream, name in named.items()}
+        masks = {stream: mask for stream, mask in found.items() if isinstance(mask, Tensor) and mask.ndim == 2}
+        self.masks.update({stream: mask.bool() for stream, mask in masks.items()})
 
     def _valid(self, site: Site, context: Tensor) -> Bool[Tensor, "batch query"]:
         return valid_rows(site, context, self.batch, self.masks)
