@@ -111,7 +111,8 @@ def split_half_reliability(
     """How well scores from one half of the cells predict those of the other, over heads.
 
     Mean Pearson correlation over random halves, stepped up to the full length: 2r / (1 + r) (Spearman 1910,
-    Brown 1910). NaN with under four cells, or fewer than two heads that differ.
+    Brown 1910), unless it is negative, where there is nothing to step up. So it lies between −1 and 1. NaN with under
+    four cells, or fewer than two heads that differ.
 
     Args:
         numerators: `[cells, head]` sums.
@@ -139,4 +140,4 @@ def split_half_reliability(
     if not found:
         return float("nan")
     r = float(np.mean(found))
-    return 2 * r / (1 + r) if r > -1 else float("nan")
+    return 2 * r / (1 + r) if r > 0 else r

@@ -270,6 +270,12 @@ def test_reliability_is_high_for_real_differences_and_low_for_noise():
     assert np.isnan(split_half_reliability(np.ones((8, 5)), np.ones(8)))
 
 
+def test_halves_that_contradict_each_other_are_not_stepped_up():
+    # All heads have nearly the same total, so what one half has more of the other has less.
+    cells = [[0.0, 1.0, 0.5], [1.0, 0.0, 0.5], [0.2, 0.9, 0.4], [0.8, 0.1, 0.5]]
+    assert -1 <= split_half_reliability(cells, np.ones(4)) < -0.5
+
+
 def test_reliability_by_hand():
     """Four cells of two kinds, whose heads' scores correlate at one half."""
     cells = [[0.0, 1.0, 2.0], [0.0, 1.0, 2.0], [0.0, 2.0, 1.0], [0.0, 2.0, 1.0]]
