@@ -58,7 +58,8 @@ def configuration(model: str, *, cls: Any = None, **options: Any) -> Any:
     except StrictDataclassError as error:
         raise BadInput(f"cannot open {model!r}: its config.json is wrong: {' '.join(str(error).split())}") from error
     except (OSError, ValueError, KeyError, TypeError) as error:
-        raise BadInput(f"cannot open {model!r}: {_reason(error)}") from error
+        here = "" if Path(place).exists() else "there is no folder of that name here, and as a hub id: "
+        raise BadInput(f"cannot open {model!r}: {here}{_reason(error)}") from error
 
 
 def _refuse_others(model: str, place: Path) -> None:
@@ -69,6 +70,8 @@ def _refuse_others(model: str, place: Path) -> None:
             f"{model}: a GGUF file is quantised; make floats of it first: `from headwise.prune import load, save; "
             f"save(load({str(file.parent)!r}, gguf_file={file.name!r}), 'floats')`"
         )
+    if place.is_file():
+        raise BadInput(f"cannot open {model!r}: it is a file; give a checkpoint's folder or a hub id")
     if not place.is_dir():
         if not re.fullmatch(r"[\w-][\w.-]*(/[\w-][\w.-]*)?", str(place)):
             raise BadInput(

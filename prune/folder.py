@@ -74,12 +74,12 @@ def check_free(target: Path, *, overwrite: bool) -> None:
     Raises:
         BadInput: with what to do about it.
     """
+    if target.exists() and not target.is_dir():
+        raise BadInput(f"{target} is a file; choose an output folder")
     if target.exists() and not overwrite:
         raise BadInput(
             f"{target} exists and is left as it is; choose another output folder, or say --overwrite (overwrite=True)"
         )
-    if target.exists() and not target.is_dir():
-        raise BadInput(f"{target} is a file; choose an output folder")
     if target.exists() and any(target.iterdir()) and not any((target / name).exists() for name in _OURS):
         raise BadInput(
             f"{target} holds neither a run nor a checkpoint, so it is not overwritten; choose another output folder"

@@ -40,8 +40,8 @@ def cut(
 
         read = Plan.load(plan)
         target = output_dir or run_folder(model, "cut")
-        check_free(target, overwrite=overwrite)
         check_place(settled(target), model)
+        check_free(target, overwrite=overwrite)
         name = dtype.value if dtype is not None else None
         loaded = None if recipe is None else load_recipe(recipe, None, model, revision, name, None)
         done = apply_plan(

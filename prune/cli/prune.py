@@ -83,8 +83,8 @@ def prune(
         if output_dir is not None and not resume:
             from headwise.prune.folder import check_free, check_place, settled
 
-            check_free(output_dir, overwrite=overwrite)
             check_place(settled(output_dir), model)
+            check_free(output_dir, overwrite=overwrite)
         _dry_run(recipe, changes, trust_remote_code=trust_remote_code, as_json=as_json, quiet=quiet)
         return
     run_recipe(
