@@ -113,8 +113,8 @@ def inspect(
         BadInput: the model, the texts or the folder cannot be used.
     """
     target = Path(output_dir) if output_dir is not None else run_folder(model, "analyze")
-    check_free(target, overwrite=overwrite)
     check_place(settled(target), model)
+    check_free(target, overwrite=overwrite)
 
     from headwise.analysis.analyze import analyze
     from headwise.analysis.evidence import Evidence
