@@ -17,6 +17,7 @@ from headwise.analysis.errors import BadInput
 from headwise.analysis.hooks import Hooks
 from headwise.analysis.keeping import KeptPass
 from headwise.analysis.kernels import eager_kernel
+from headwise.analysis.maps import check_dense
 from headwise.analysis.padding import right_padded
 from headwise.analysis.portions import Portions, map_bytes, shortened
 from headwise.analysis.progress import track
@@ -124,6 +125,8 @@ def capture(
 
         sites = find_sites(model)
     needs = frozenset[str]().union(*(reducer.needs for reducer in reducers))
+    if "maps" in needs:
+        check_dense(model, sites)
     went = Pass()
     choose = _Choice(model, sites, reducers, needs, door, memory)
     with still(model), torch.no_grad():

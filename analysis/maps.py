@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from jaxtyping import Float
-from torch import Tensor
+from torch import Tensor, nn
 
 from headwise.analysis.errors import BadInput
 from headwise.analysis.seen import Seen
@@ -60,6 +60,28 @@ def probabilities(
         f"[{batch}, {heads}, query, key] with rows that sum to 1). Load the model with "
         "attn_implementation='eager', or leave this site out with sites=."
     )
+
+
+def check_dense(model: nn.Module, sites: Mapping[str, Site]) -> None:
+    """Refuse sites that attend in sparse blocks: what they return are not the probabilities that they used.
+
+    Such a model goes over to whole maps by itself when texts are short, in other modules than those that are watched.
+
+    Raises:
+        BadInput: a site is sparse; the message says how to load the model instead.
+
+    >>> check_dense(nn.Linear(1, 1), {"0": Site("0", "", "", heads=1, kv_heads=1, head_dim=1)})
+    """
+    for site in sites.values():
+        kinds = (type(part).__name__ for part in model.get_submodule(site.module).modules())
+        kind = next((kind for kind in kinds if "BlockSparse" in kind), None)
+        if kind is not None:
+            raise BadInput(
+                f"site {site.name}: {kind} attends in sparse blocks, some drawn at random, and has no whole maps to look "
+                "at. The same weights attend to everything when the model is loaded with "
+                'attention_type="original_full": pass it to from_pretrained, or write it into the checkpoint\'s '
+                "config.json; shorten very long texts (max_length) to what memory allows."
+            )
 
 
 def _shaped(part: Any, batch: int, heads: int) -> bool:

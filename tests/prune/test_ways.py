@@ -7,8 +7,13 @@ import torch
 import transformers
 
 from headwise.analysis import find_sites, gated
+from headwise.analysis.batching import Batch, Tokens
+from headwise.analysis.capture import capture
+from headwise.analysis.errors import BadInput
+from headwise.analysis.similarity import Cosine, Pearson
 from headwise.analysis.still import still
 from headwise.analysis.synthetic import synthetic_inputs
+from headwise.analysis.texts import Text
 from headwise.prune import cut, load, save
 
 SMALL = {"vocab_size": 120, "attention_type": "block_sparse", "block_size": 8, "num_random_blocks": 2,
@@ -86,6 +91,31 @@ def test_a_model_held_still_gets_its_own_modules_back():
     synthetic_inputs(model)
     assert all(a is b for a, b in zip(parts, model.modules(), strict=True))
     assert torch.equal(output(model, 128), want)
+
+
+@pytest.mark.parametrize("family", SIZES)
+def test_maps_of_sparse_blocks_are_refused_and_the_way_out_is_one(family):
+    model = made(family).float()
+    for tokens in (16, 128):
+        with pytest.raises(BadInput, match=r'BlockSparse\w+ attends in sparse blocks.*attention_type="original_full"'):
+            look(model, tokens)
+    # Contexts are what they are in any way of attending.
+    assert look(model, 128, Cosine).rows == 256
+    whole = type(model)(type(model.config).from_dict(model.config.to_dict() | {"attention_type": "original_full"}))
+    whole.load_state_dict(model.state_dict())
+    assert look(whole, 128).rows == 256
+
+
+def look(model, tokens, measure=Pearson):
+    ids = torch.arange(2 * tokens).view(2, tokens) * 7 % 100 + 5
+    every = torch.ones_like(ids, dtype=torch.bool)
+    stream = Tokens(ids, every, ~every, ids, torch.zeros(2, tokens, 2, dtype=torch.long))
+    inputs = {"input_ids": ids, "attention_mask": every.long()}
+    streams = {"": stream}
+    if model.config.is_encoder_decoder:
+        inputs["decoder_input_ids"], streams["decoder"] = ids, stream
+    sites = find_sites(model)
+    return capture(model, [Batch(inputs, [Text("one"), Text("two")], streams)], [measure(sites)], sites=sites)
 
 
 def test_a_table_of_as_many_distances_as_heads_stays_whole():
