@@ -71,7 +71,7 @@ def _put(source: Source, path: tuple[str, ...], value: Any, place: str) -> None:
 
 
 #: Blocks that state one of several things, and the names of those; what else stands there belongs to one of them.
-_ONE_OF = {
+_ONE_OF: dict[tuple[str, ...], tuple[str, ...]] = {
     ("remove",): ("heads", "fraction", "parameters", "operations", "cache"),
     ("reach",): ("drop", "milliseconds"),
 }

@@ -42,7 +42,8 @@ def unfinished(folder: str | Path) -> Iterator[str]:
     """
     folder = Path(folder)
     partial = folder.name.endswith(".partial")
-    if any((place / "sweep.json").is_file() for place in (folder, folder.parent)) or not (partial or (folder / "recipe.yaml").is_file()):
+    of_sweep = any((place / "sweep.json").is_file() for place in (folder, folder.parent))
+    if of_sweep or not (partial or (folder / "recipe.yaml").is_file()):
         return
     verb = "prune" if (folder / "recipe.yaml").is_file() else "analyze"
     missing = [name for name in _STAGES if not (folder / name).exists()] if verb == "prune" else []
