@@ -69,6 +69,12 @@ def analyze(
     causal models, random sequences add a pass each.
     The model is left as it was.
 
+    A cluster is represented by its most important head where `replaceability` is measured: the head whose output the
+    others of its site can rebuild least is the one that is missed. Else by the medoid, not by what is cheaply at hand:
+    the length of a context says nothing about what the output projection makes of it. A run that scores heads has
+    them represented by its score (`headwise.analysis.redundancy.represent`). The rule is kept as
+    `facts["clusters"]["representative"]`.
+
     Args:
         model: any model that `find_sites` understands.
         tokenizer: of the checkpoint.
@@ -136,9 +142,11 @@ def analyze(
     if first is not None:
         present = np.concatenate([np.isin(np.arange(s.heads), s.kept) for s in sites.values()])
         how: dict[str, Any] = {"threshold": threshold, "clusters": clusters}
-        groups = cluster(arrays[f"similarity/{first}"], present=present, **how)
+        weighed = arrays.get("statistics/replaceability")
+        groups = cluster(arrays[f"similarity/{first}"], present=present, importance=weighed, **how)
         arrays |= groups.arrays()
-        facts["clusters"] = how
+        said = how | {"representative": "medoid" if weighed is None else "replaceability"}
+        facts["clusters"] = said
         # What a measure looks at may be set apart; its sums are the same.
         made = alike[list(measures).index(first)]
         made = getattr(made, "inner", made)
@@ -147,7 +155,7 @@ def analyze(
             blocks, likeness = made.parts()
             known = np.isfinite(arrays[f"similarity/{first}"].diagonal())
             tried = stability(blocks, groups.label, known=known, seed=seed, likeness=likeness, **how)
-            facts["clusters"] = how | tried
+            facts["clusters"] = said | tried
 
     tests = search.tests(statistics)
     facts |= search.facts

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from jaxtyping import Bool, Float, Int
@@ -12,6 +12,7 @@ from scipy.cluster import hierarchy
 from scipy.spatial.distance import squareform
 
 from headwise.analysis.errors import BadInput
+from headwise.analysis.evidence import Evidence
 from headwise.analysis.similarity.gram import cosines
 
 #: Mean similarity at which two clusters are still joined.
@@ -66,8 +67,8 @@ def cluster(
         similarity: symmetric, 1 on the diagonal, such as `similarity/pearson`.
         threshold: clusters whose heads are on average at least so alike are joined.
         clusters: cut into this many instead.
-        importance: high = keep; the most important head of a cluster represents it. Without it the medoid
-            does: the head that is most alike to the others.
+        importance: high = keep, NaN = unknown; the most important head of a cluster represents it. Without it the
+            medoid does: the head that is most alike to the others.
         present: which heads are there; all if not given.
 
     Raises:
@@ -93,6 +94,27 @@ def cluster(
         order = there[hierarchy.leaves_list(tree)]
         label[there] = _flat(tree, threshold, clusters)
     return Clusters(label, order, tree, _representatives(matrix, label, importance), there)
+
+
+def represent(evidence: Evidence, importance: Float[np.ndarray, " head"], rule: str) -> Evidence:
+    """The same evidence with each cluster represented by its most important head, and by which rule.
+
+    Args:
+        evidence: with clusters, or without: then nothing changes.
+        importance: high = keep, NaN = unknown.
+        rule: what the importance is, kept as `facts["clusters"]["representative"]`.
+
+    >>> found = cluster(np.ones((2, 2))).arrays()
+    >>> chosen = represent(Evidence([("0", 0), ("0", 1)], found), np.array([1.0, 2.0]), "gradient")
+    >>> chosen["clusters/representative"].tolist(), chosen.facts["clusters"]
+    ([False, True], {'representative': 'gradient'})
+    """
+    if "clusters/label" not in evidence.arrays:
+        return evidence
+    label, medoids = (evidence[f"clusters/{part}"] for part in ("label", "representative"))
+    arrays = evidence.arrays | {"clusters/representative": _most_important(label, importance, medoids)}
+    said = {**evidence.facts.get("clusters", {}), "representative": rule}
+    return replace(evidence, arrays=arrays, facts=evidence.facts | {"clusters": said})
 
 
 def stability(
@@ -177,8 +199,21 @@ def _checked(
 
 
 def _representatives(matrix: np.ndarray, label: np.ndarray, importance: np.ndarray | None) -> np.ndarray:
-    chosen = np.zeros(len(label), dtype=bool)
-    for group in (np.flatnonzero(label == one) for one in range(label.max(initial=-1) + 1)):
-        worth = matrix[np.ix_(group, group)].sum(1) if importance is None else np.asarray(importance)[group]
-        chosen[group[np.argmax(worth)]] = True
+    medoids = np.zeros(len(label), dtype=bool)
+    for group in _groups(label):
+        medoids[group[np.argmax(matrix[np.ix_(group, group)].sum(1))]] = True
+    return medoids if importance is None else _most_important(label, np.asarray(importance), medoids)
+
+
+def _most_important(label: np.ndarray, importance: np.ndarray, otherwise: np.ndarray) -> np.ndarray:
+    """The most important head of every cluster; of one whose importance nobody knows, who stood for it otherwise."""
+    chosen = otherwise.copy()
+    for group in _groups(label):
+        if not np.isnan(importance[group]).all():
+            chosen[group] = False
+            chosen[group[np.nanargmax(importance[group])]] = True
     return chosen
+
+
+def _groups(label: np.ndarray) -> list[np.ndarray]:
+    return [np.flatnonzero(label == one) for one in range(label.max(initial=-1) + 1)]

@@ -137,6 +137,7 @@ def _groups(folder: Folder) -> str:
         made = f"Heads are in one group where they are alike by {threshold:g} on average."
     else:
         return ""
+    made = f"{made} {_stood_for(_said(folder, 'representative'))}".rstrip()
     mean, low, high = (finite(_said(folder, part)) for part in ("mean", "low", "high"))
     if mean is None or low is None or high is None:
         return made
@@ -144,6 +145,16 @@ def _groups(folder: Folder) -> str:
         f"{made} Groups of resampled texts agree with them by {mean:.2f} (adjusted Rand index: 1 the same groups, 0 "
         f"chance; 95 % of resamples from {low:.2f} to {high:.2f})."
     )
+
+
+def _stood_for(rule: str | None) -> str:
+    """Which head of a group stands for it; empty where older evidence does not say."""
+    known = {
+        None: "",
+        "medoid": "The head most alike to the others stands for a group.",
+        "replaceability": "The head whose output the others of its site can rebuild least stands for a group.",
+    }
+    return known.get(rule, f"The head that matters most by the score {rule} stands for a group.")
 
 
 def _said(folder: Folder, part: str) -> Any:

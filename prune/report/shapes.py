@@ -248,6 +248,7 @@ class _Site(_Part):
 class _Clusters(_Part):
     threshold: Amount | None = None
     clusters: Count | None = None
+    representative: Words | None = None
     mean: Amount | None = None
     low: Amount | None = None
     high: Amount | None = None

@@ -6,7 +6,8 @@ from scipy.cluster.hierarchy import fcluster, linkage
 from scipy.spatial.distance import squareform
 
 from headwise.analysis.errors import BadInput
-from headwise.analysis.redundancy import cluster, stability
+from headwise.analysis.evidence import Evidence
+from headwise.analysis.redundancy import cluster, represent, stability
 
 
 def alike(heads=6, seed=0):
@@ -38,6 +39,23 @@ def test_copies_are_found_across_sites_and_the_important_one_stands_for_them():
 def test_without_importance_the_medoid_stands_for_the_cluster():
     matrix = np.array([[1, 0.9, 0.6], [0.9, 1, 0.9], [0.6, 0.9, 1]])
     assert cluster(matrix, threshold=0.5).representative.tolist() == [False, True, False]
+
+
+def test_a_cluster_of_unknown_importance_keeps_its_medoid_and_the_rule_is_told():
+    matrix = np.array(
+        [[1, 0.9, 0.6, 0, 0], [0.9, 1, 0.9, 0, 0], [0.6, 0.9, 1, 0, 0], [0, 0, 0, 1, 0.9], [0, 0, 0, 0.9, 1]]
+    )
+    importance = np.array([np.nan, np.nan, np.nan, np.nan, -2.0])
+    found = cluster(matrix, threshold=0.5, importance=importance)
+    assert np.flatnonzero(found.representative).tolist() == [1, 4]
+    heads = [("0", i) for i in range(5)]
+    medoids = Evidence(heads, cluster(matrix, threshold=0.5).arrays(), {"clusters": {"threshold": 0.5}})
+    assert np.flatnonzero(medoids["clusters/representative"]).tolist() == [1, 3]
+    chosen = represent(medoids, importance, "gradient")
+    assert np.flatnonzero(chosen["clusters/representative"]).tolist() == [1, 4]
+    assert chosen.facts["clusters"] == {"threshold": 0.5, "representative": "gradient"}
+    assert np.flatnonzero(medoids["clusters/representative"]).tolist() == [1, 3]
+    assert represent(Evidence(heads), importance, "gradient").facts == {}
 
 
 def test_heads_without_numbers_stay_alone_and_removed_ones_out():

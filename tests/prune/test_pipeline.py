@@ -10,6 +10,7 @@ import shutil
 import signal
 from pathlib import Path
 
+import numpy as np
 import pytest
 import safetensors
 import safetensors.numpy
@@ -127,7 +128,16 @@ def test_a_run_folder_says_everything(done):
     assert read["accuracy.json"]["n"] == texts["evaluation"]["count"]
     assert read["speed.json"]["rows"][0]["operation_ratio"] > 1
     assert Recipe.load(files["recipe.yaml"]).score.kind == "gradient"
-    assert len(Evidence.load(files["evidence"]).heads) == 8
+    evidence, plan = Evidence.load(files["evidence"]), Plan.load(files["plan.json"])
+    assert len(evidence.heads) == 8
+    # The score says who stands for heads that are alike, and the report says that it does.
+    assert evidence.facts["clusters"]["representative"] == "gradient"
+    scores, label = np.array([plan.score[site][head] for site, head in evidence.heads]), evidence["clusters/label"]
+    best = [scores[i] == scores[label == label[i]].max() for i in range(8)]
+    assert (evidence["clusters/representative"] <= best).all()
+    assert evidence["clusters/representative"].sum() == len(set(label.tolist()))
+    said = "The head that matters most by the score gradient stands for a group."
+    assert said in read["report.json"]["similarity"]["groups"]
     report = files["report.html"].read_text()
     for site, heads in done.plan.remove.items():
         assert all(f"{site}.{head}" in report for head in heads)
