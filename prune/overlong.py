@@ -32,7 +32,8 @@ def overlong(
         max_length: the most tokens a text, as the user asked.
         task: what `evaluation` is judged on; chosen as a run chooses it if None.
     """
-    found, limit = {}, None
+    found: dict[str, int] = {}
+    limit: int | None = None
     for name, corpus in parts.items():
         if name == "evaluation" and (task or choose_task(model, tokenizer, corpus)).kind in _WINDOWED:
             continue

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -34,10 +34,12 @@ def require_reached(model: nn.Module, tokenizer: Any, sites: Mapping[str, Site],
     if len({site.stack for site in sites.values()}) < 2:
         return
     seen: set[str] = set()
-    handles = [
-        model.get_submodule(path).register_forward_hook(lambda *_, path=path: seen.add(path))
-        for path in {site.module for site in sites.values()}
-    ]
+
+    def noted(path: str) -> Callable[..., None]:
+        return lambda *_: seen.add(path)
+
+    paths = {site.module for site in sites.values()}
+    handles = [model.get_submodule(path).register_forward_hook(noted(path)) for path in paths]
     try:
         one = Corpus(list(corpus.texts[:1]), corpus.source)
         with still(model), torch.no_grad():

@@ -31,7 +31,7 @@ Split = Annotated[str | None, typer.Option(help="The data set's split: validatio
 TextColumn = Annotated[str | None, typer.Option(help="The column of the text, by name or number: sentence.")]
 BatchSize = Annotated[int | None, typer.Option(min=1, help="Texts a batch; as many as fit if left out.")]
 MaxLength = Annotated[int | None, typer.Option(min=2, help="Tokens a text; the model's limit if left out.")]
-MaxSamples = Annotated[int, typer.Option(min=1, help="Texts drawn at most.")]
+MaxSamples = Annotated[int, typer.Option(min=1, help="Texts drawn at most, such as 200.")]
 Roles = Annotated[
     str | None, typer.Option(metavar="NAME,…", help="Roles to look for: previous,coreference; all if left out.")
 ]

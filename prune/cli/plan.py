@@ -12,7 +12,7 @@ from headwise.prune.cli.options import AsJson, Device, DtypeOption, Overwrite, Q
 from headwise.prune.cli.prune import ModelOrRecipes, RecipeOption, Settings
 from headwise.prune.cli.terminal import put, put_json, speaking, stdout, table
 
-Output = Annotated[Path, typer.Option("--output", "-o", help="The file to write.")]
+Output = Annotated[Path, typer.Option("--output", "-o", help="The file to write, such as mine.json.")]
 
 
 def plan(

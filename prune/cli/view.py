@@ -12,7 +12,9 @@ from headwise.prune.cli.terminal import put, put_json, speaking
 
 TextOption = Annotated[str, typer.Option("--text", help="The text to look at.")]
 Head = Annotated[str, typer.Option("--head", metavar="SITE.HEAD", help="The head, such as 4.7.")]
-Run = Annotated[Path | None, typer.Option("--run", help="A run of `headwise analyze`, for tested roles and numbers.")]
+Run = Annotated[
+    Path | None, typer.Option("--run", help="A run of `headwise analyze`, for tested roles and numbers: runs/mine.")
+]
 Output = Annotated[Path | None, typer.Option("--output", "-o", help="The page; view-<head>.html if left out.")]
 
 

@@ -16,11 +16,14 @@ from tests.prune import tiny_run
 
 @pytest.fixture(scope="module")
 def checkpoint(tmp_path_factory):
-    return tiny_run.checkpoint(tmp_path_factory.mktemp("model"))
+    folder = tiny_run.checkpoint(tmp_path_factory.mktemp("model"))
+    tiny_run.table(folder / "texts.jsonl")
+    return folder
 
 
 def dry(checkpoint, capsys, *changes, code=0):
     words = ["prune", str(checkpoint), "-r", "gradient", "--dry-run", "--json", "--quiet"]
+    words += ["--calibration", str(checkpoint / "texts.jsonl"), "--label-column", "label"]
     for change in changes:
         words += ["--set", change]
     assert main(words) == code
