@@ -41,7 +41,7 @@ GOLD = [
 ]
 EVERYTHING = {
     "measures": [*MEASURES, "replaceability"],
-    "roles": ("previous", "punctuation", "fixed-offset", "broad", "coreference"),
+    "roles": ("previous", "punctuation", "fixed-offset", "broad", "confident", "dormant", "coreference"),
     "annotated": GOLD,
 }
 TEXT_BY_TEXT = {"measures": ["jensen_shannon", "pearson"], "roles": ("previous",), "per_text": True, "ordinary": True}

@@ -29,7 +29,7 @@ def neighbour(name):
 
 
 planted, forks = neighbour("planted"), neighbour("forks")
-ROLES = ("previous", "punctuation", "fixed-offset", "broad", "coreference")
+ROLES = ("previous", "punctuation", "fixed-offset", "broad", "confident", "dormant", "coreference")
 GOLD = [
     Annotated(f"word{i} word2 word{i + 20} .", links=(((0, 5), (12, 18)),), relation=relation)
     for relation in ("coreference", "pointing")
