@@ -24,9 +24,9 @@ def rescue(
     quiet: Quiet = False,
 ) -> None:
     """Write a checkpoint that transformers 4 pruned, or that is only a pickle, so that it opens again, bit for bit."""
-    from headwise.prune.rescue import rescue as save_again
-
     with speaking(quiet):
+        from headwise.prune.rescue import rescue as save_again
+
         model = save_again(checkpoint, out, revision=revision, allow_pickle=allow_pickle, overwrite=overwrite)
         if not quiet and getattr(model.config, "headwise", None) is None:
             put(f"{out}: {type(model).__name__}, saved as safetensors; no heads were pruned")

@@ -1,7 +1,10 @@
 """Checkpoints that transformers 4 pruned: its config.json says `pruned_heads`, its weights are sliced."""
 
 import json
+import os
 import re
+import sys
+import types
 
 import pytest
 import torch
@@ -116,3 +119,21 @@ def test_a_dense_pickle_is_saved_anew_and_the_refusal_says_how(tmp_path, capsys)
     inputs = inputs_of(FAMILIES["bert"])
     with torch.no_grad():
         assert torch.equal(load(new)(**inputs)[0], dense(**inputs)[0])
+
+
+def test_libraries_are_imported_once_they_are_told_to_be_quiet(monkeypatch):
+    """They read it when they are imported: before, they would show bars whatever the command said."""
+    told = "HF_HUB_DISABLE_PROGRESS_BARS"
+    monkeypatch.delenv(told, raising=False)
+    seen = []
+
+    def asked(_name):
+        seen.append(os.environ.get(told))
+        raise AttributeError
+
+    fake = types.ModuleType("rescue")
+    fake.__getattr__ = asked
+    monkeypatch.setitem(sys.modules, "headwise.prune.rescue", fake)
+    main(["rescue", "old", "new", "-q"])
+    assert seen
+    assert set(seen) == {"1"}
