@@ -476,6 +476,7 @@ def test_the_pipeline_takes_what_the_command_hands_on():
 
 
 def test_a_dry_run_needs_no_weights(capsys, bert):
+    AutoTokenizer.from_pretrained(where_is("embedded")).save_pretrained(bert)
     arguments = ["prune", bert, "-r", "redundancy", "--set", "remove.heads=3", "--dry-run"]
     code, out, _ = ran(capsys, *arguments)
     assert code == 0
