@@ -125,8 +125,9 @@ class PerText(Reducer):
                 self.sums[name] = self.sums.get(name, 0.0) + value
                 self.counts[name] = self.counts.get(name, 0) + known
                 if self.blocks and name.startswith("similarity/") and not name.endswith("_chance"):
-                    room = np.zeros((self.blocks, 2, *array.shape))
-                    self.by_block.setdefault(name, room)[cell % self.blocks] += np.stack([value, known])
+                    if name not in self.by_block:
+                        self.by_block[name] = np.zeros((self.blocks, 2, *array.shape))
+                    self.by_block[name][cell % self.blocks] += np.stack([value, known])
         self._batch, self._open = None, []
 
     def parts(self) -> tuple[np.ndarray, Callable[[np.ndarray], np.ndarray]]:
