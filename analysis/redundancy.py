@@ -100,7 +100,7 @@ def represent(evidence: Evidence, importance: Float[np.ndarray, " head"], rule: 
     """The same evidence with each cluster represented by its most important head, and by which rule.
 
     Args:
-        evidence: with clusters, or without: then nothing changes.
+        evidence: with clusters; without, or where they say so already, it is returned itself.
         importance: high = keep, NaN = unknown.
         rule: what the importance is, kept as `facts["clusters"]["representative"]`.
 
@@ -112,8 +112,11 @@ def represent(evidence: Evidence, importance: Float[np.ndarray, " head"], rule: 
     if "clusters/label" not in evidence.arrays:
         return evidence
     label, medoids = (evidence[f"clusters/{part}"] for part in ("label", "representative"))
-    arrays = evidence.arrays | {"clusters/representative": _most_important(label, importance, medoids)}
+    chosen = _most_important(label, importance, medoids)
     said = {**evidence.facts.get("clusters", {}), "representative": rule}
+    if said == evidence.facts.get("clusters") and np.array_equal(chosen, medoids):
+        return evidence
+    arrays = evidence.arrays | {"clusters/representative": chosen}
     return replace(evidence, arrays=arrays, facts=evidence.facts | {"clusters": said})
 
 

@@ -147,7 +147,7 @@ def _carry_out(
     judge = None if selection is None else Judge(fitted, selection, tried)
 
     plan = stages.saved("plan.json", lambda: decide(recipe, calibration, evidence, made, judge, latency), Plan)
-    evidence = stages.replaced("evidence", lambda: represented(evidence, plan, recipe.score.kind))
+    evidence = stages.replaced("evidence", evidence, represented(evidence, plan, recipe.score.kind))
     tell_growth(dense, sites, plan.remove)
     stages.json("stability.json", lambda: plan.made_with["stability"])
     before = fitted.judge(dense, material.evaluation)

@@ -163,15 +163,16 @@ class Stages:
         shutil.rmtree(sums, ignore_errors=True)
         return found
 
-    def replaced(self, name: str, make: Callable[[], _Saveable]) -> Any:
-        """A folder of the run, written anew with what `make` returns; returned as it was made."""
-        made, path, fresh = make(), self.work / name, self.work / f"{name}.new"
-        shutil.rmtree(fresh, ignore_errors=True)
-        with told(self.target):
-            made.save(fresh)
-            shutil.rmtree(path)
-            fresh.rename(path)
-        return made
+    def replaced(self, name: str, was: Any, now: Any) -> Any:
+        """A folder of the run, written anew where what it holds is not what it was."""
+        if now is not was:
+            path, fresh = self.work / name, self.work / f"{name}.new"
+            shutil.rmtree(fresh, ignore_errors=True)
+            with told(self.target):
+                now.save(fresh)
+                shutil.rmtree(path)
+                fresh.rename(path)
+        return now
 
     def _write(self, path: Path, content: str) -> None:
         fresh = path.with_name(f"{path.name}.new")

@@ -365,6 +365,9 @@ def interrupted_at(stage, when, place, done, tmp_path, *changes, files=FILES):
     work = tmp_path / "run.partial"
     kept = {path.name: path.stat().st_mtime_ns for path in work.iterdir() if path.name in STAGES}
     assert (stage in kept) == (when == "after" and stage in STAGES)
+    if "plan.json" not in kept or (stage, when) == ("plan.json", "after"):
+        # The plan's score has still to say in it who stands for heads that are alike.
+        kept.pop("evidence", None)
     resumed = main([str(word) for word in (*said, "--resume")])
     assert resumed == 0
     assert {path.name for path in (tmp_path / "run").iterdir()} == files
