@@ -269,14 +269,14 @@ def drawn(grid: Grid, picture: Path) -> None:
     drops = {cell: 100 * (grid.dense.mean() - right.mean()) for cell, right in found.items() if right is not None}
     scores = sorted({score for score, _ in drops}, key=lambda s: min(d for (o, _), d in drops.items() if o == s))
     table = np.array([[drops.get((score, repair), np.nan) for repair in REPAIRS] for score in scores])
-    figure, axes = pyplot.subplots(figsize=(8, 0.4 * len(scores) + 1.5))
+    figure, axes = pyplot.subplots(figsize=(10, 0.4 * len(scores) + 1.5))
     norm = colors.LogNorm(max(np.nanmin(table), 0.5), np.nanmax(table))
     shown = axes.imshow(table, cmap="viridis_r", norm=norm, aspect="auto")
     for (row, column), value in np.ndenumerate(table):
         dark = np.isfinite(value) and norm(value) > 0.5
         text = f"{value:.1f}" if np.isfinite(value) else "not run"
         axes.text(column, row, text, ha="center", va="center", fontsize=8, color="white" if dark else "black")
-    axes.set_xticks(range(len(REPAIRS)), list(REPAIRS))
+    axes.set_xticks(range(len(REPAIRS)), list(REPAIRS), rotation=15)
     axes.set_yticks(range(len(scores)), scores)
     axes.set(xlabel="repair", title="Points of test accuracy lost, mean over 25 to 85 % of heads removed")
     figure.colorbar(shown, label="points (logarithmic)")
