@@ -5,8 +5,8 @@
 
 `links`: coreference on the set that ships, GAP, LitBank and WinoBias, syntax on a treebank; the best head of every
 relation, with how many heads play it. Texts are drawn by content, so that a smaller `--most` is reproducible; those
-longer than `--length` tokens are read in windows that overlap. `circuits`: previous-token and induction heads, and
-what silencing the five strongest does to the loss on random sequences said twice (causal language models).
+longer than `--length` tokens are read in windows that overlap. `circuits`: which heads play each of `--roles`, and what
+silencing the five strongest does to the behaviour that the role is for, against as many random other heads.
 """
 
 from __future__ import annotations
@@ -111,11 +111,11 @@ def links(model, tokenizer, options):
 
 
 def circuits(model, tokenizer, options):
-    """Previous-token and induction heads, and what silencing them does."""
+    """The heads of each role, and what silencing them does."""
     from headwise.analysis.analyze import analyze
     from headwise.analysis.corpus import embedded_corpus
 
-    roles = ["previous", "induction"]
+    roles = options.roles.split(",")
     corpus = embedded_corpus().sample(48, options.seed)
     evidence = analyze(model, tokenizer, corpus, measures=[], roles=roles, max_length=128, interventions=True,
                        seed=options.seed)  # fmt: skip
@@ -127,13 +127,17 @@ def circuits(model, tokenizer, options):
         score, chance = (evidence[f"roles/{role}/{part}"] for part in ("score", "chance"))
         strongest = ", ".join(f"{evidence.labels()[i]} {score[i]:.2f} ({chance[i]:.2f})" for i in order)
         print(f"| {role} | {len(playing)} | {strongest} |")
-    print("\n| role | silenced | measured | before | rises by | random draws: mean, largest | p | verdict |")
+    print(
+        "\n| role | silenced | measured | before | rises by | random draws: mean (central 95 %), largest | p | verdict |"
+    )
     print("|---|---|---|---|---|---|---|---|")
     for role, one in evidence.facts["interventions"].items():
         if one["draws"] is None:
             print(f"| {role} | | {one['reason']} | | | | | {one['verdict']} |")
             continue
-        others = f"{one['random']['mean']:+.3f}, {one['random']['max']:+.3f} of {one['draws']}"
+        random = one["random"]
+        others = (f"{random['mean']:+.3f} ({random['low']:+.3f} to {random['high']:+.3f}), {random['max']:+.3f} of "
+                  f"{one['draws']}")  # fmt: skip
         print(f"| {role} | {', '.join(one['heads'])} | {one['measured']} | {one['base']:.3f} | {one['effect']:+.3f} | "
               f"{others} | {one['p']:.3f} | {one['verdict']} |")  # fmt: skip
 
@@ -142,6 +146,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", default="embedded")
     parser.add_argument("--parts", default="links", help="links, circuits or both, with a comma")
+    parser.add_argument("--roles", default="previous,induction,coreference,first-token,punctuation", help="of circuits")
     parser.add_argument("--gap")
     parser.add_argument("--litbank")
     parser.add_argument("--winobias", nargs="+")
