@@ -204,7 +204,8 @@ def test_a_dry_run_refuses_what_the_run_would(there, capsys, tmp_path):
     for more, words in (
         (["--set", "task.kind=causal-lm"], "is no causal language model"),
         (["--set", "data.calibration.label=nonsense"], "no column 'nonsense'"),
-        (["--output-dir", there / "bert"], "exists"),
+        (["--output-dir", there / "llama"], "exists"),
+        (["--output-dir", there / "bert"], "holds the model that is read"),
     ):
         code, out, err = dry(*more)
         assert (code, out) == (2, "")
