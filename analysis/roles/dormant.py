@@ -32,7 +32,7 @@ def dormant(
     >>> rows = np.full((4, 2), 10.0)
     >>> found = dormant((rows * [0.02, 1.98], rows), np.array([True, False]), one)
     >>> (found.excess / found.rows)[0].round(2).tolist()
-    [0.98, 0.0]
+    [0.98, -0.0]
     """
     sums, rows = norm
     there = rows > 0
