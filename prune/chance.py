@@ -36,7 +36,9 @@ def by_chance(
     Returns:
         Plain data: the metric with `all` heads, with the `plan`'s silenced, and with those of each draw
         (`drawn`), their `mean` and `spread` (standard deviation); `worse`, the draws that the plan beats;
-        `n` texts, and `repair`, what made up for the heads. Empty if nothing goes, or as many cannot be drawn.
+        `n` texts, and `repair`, what made up for the heads. Where outputs are classes, `moved` has their divergence
+        from the dense model's (KL, nats), which tells choices apart that cost few answers: of the `plan`, and
+        `drawn`. Empty if nothing goes, or as many cannot be drawn.
 
     >>> callable(by_chance)
     True
@@ -50,11 +52,14 @@ def by_chance(
     fitted = fitted.brief(TEXTS) if hasattr(fitted, "brief") else fitted
     dense = fitted.judge(calibration.model, texts)
     values: list[float] = []
+    moved: list[float | None] = []
     judge = Judge(fitted, texts)
     for remove in track([plan.remove, *drawn], label="judging heads drawn at random"):
         outcome, _ = judged(recipe, calibration, remove, judge)
         # Through the comparison: a task without labels has its value only there.
-        values.append(compare(dense, outcome, resamples=2)["cut"]["value"])
+        compared = compare(dense, outcome, resamples=2)
+        values.append(compared["cut"]["value"])
+        moved.append((compared.get("against_dense") or {}).get("kl"))
     chosen, others = values[0], np.array(values[1:], dtype=np.float64)
     sign = 1 if dense.higher_is_better else -1
     return {
@@ -62,6 +67,7 @@ def by_chance(
         "mean": float(others.mean()), "spread": float(others.std(ddof=1)) if len(others) > 1 else None,
         "worse": int((sign * others < sign * chosen).sum()), "n": len(dense.texts), "heads": count,
         "repair": recipe.compensate.kind,
+        **({} if None in moved else {"moved": {"plan": moved[0], "drawn": moved[1:]}}),
     }  # fmt: skip
 
 

@@ -108,6 +108,11 @@ class _Flips(_Part):
     gained: Count | None = None
 
 
+class _Moved(_Part):
+    plan: Amount | None = None
+    drawn: list[Amount] = []
+
+
 class _Chance(_Part):
     all: Amount | None = None
     plan: Amount | None = None
@@ -117,6 +122,7 @@ class _Chance(_Part):
     n: Count | None = None
     worse: Count | None = None
     repair: Words = "none"
+    moved: _Moved | None = None
 
 
 class _Example(_Part):

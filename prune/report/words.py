@@ -106,6 +106,9 @@ def chance(accuracy: Mapping[str, Any]) -> str:
     'Is the choice worth it? With 24 heads silenced and nothing repaired,'
     >>> chance({"metric": "accuracy", "chance": {**found, "heads": 24, "repair": "bias"}})[24:72]
     'With 24 heads silenced and the rest repaired, as'
+    >>> moved = {"plan": 0.01, "drawn": [0.03, 0.02]}
+    >>> chance({"metric": "accuracy", "chance": {**found, "n": 9, "moved": moved}})[-70:]
+    '(KL): 0.0100 nats as the plan chose, 0.0200 to 0.0300 drawn at random.'
     """
     found = accuracy.get("chance")
     if not isinstance(found, Mapping) or not found.get("drawn"):
@@ -119,7 +122,18 @@ def chance(accuracy: Mapping[str, Any]) -> str:
         f"Is the choice worth it? With {heads} silenced and {repaired} repaired, as the plan chose them: "
         f"{shown['plan']}; drawn at random: {shown['mean']} on average, {low} to {high} "
         f"in {len(found['drawn'])} draws, {found.get('worse')} of them worse than the plan; with all heads: "
-        f"{shown['all']} ({metric}, {formats.count(found.get('n'))} examples)."
+        f"{shown['all']} ({metric}, {formats.count(found.get('n'))} examples).{_moved(found.get('moved'))}"
+    )
+
+
+def _moved(found: Any) -> str:
+    """How far outputs are from the dense model's, which few answers do not show."""
+    if not isinstance(found, Mapping) or not found.get("drawn"):
+        return ""
+    plan, low, high = (formats.number(value) for value in (found.get("plan"), min(found["drawn"]), max(found["drawn"])))
+    return (
+        f" Divergence of the outputs from the dense model's (KL): {plan} nats as the plan chose, {low} to {high} drawn "
+        "at random."
     )
 
 

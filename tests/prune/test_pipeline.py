@@ -168,6 +168,8 @@ def test_the_plan_is_set_beside_heads_drawn_at_random_and_repaired_alike(done):
     assert found["mean"] == pytest.approx(sum(found["drawn"]) / 5)
     assert found["worse"] == sum(value < found["plan"] for value in found["drawn"])
     assert found["heads"] == sum(len(heads) for heads in done.plan.remove.values())
+    assert found["moved"]["plan"] == pytest.approx(done.accuracy["against_dense"]["kl"], rel=1e-6)
+    assert len(found["moved"]["drawn"]) == 5
     for page in ("report.html", "report.md"):
         assert "the rest repaired" in (done.folder / page).read_text()
 
