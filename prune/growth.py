@@ -27,12 +27,12 @@ def growth(model: nn.Module, sites: Mapping[str, Site], remove: Mapping[str, Seq
 
     >>> from transformers import LlamaConfig, LlamaModel
     >>> from headwise.analysis.sites import find_sites
-    >>> model = LlamaModel(LlamaConfig(hidden_size=8, num_hidden_layers=1, num_attention_heads=4,
+    >>> model = LlamaModel(LlamaConfig(hidden_size=12, num_hidden_layers=1, num_attention_heads=6,
     ...     num_key_value_heads=2, intermediate_size=8, vocab_size=9))
-    >>> growth(model, find_sites(model), {"0": [0, 1]})
+    >>> growth(model, find_sites(model), {"0": [0, 1, 2]})
     ''
     >>> growth(model, find_sites(model), {"0": [1]})[:67]
-    'groups of unequal size are left in 0: 2 key/value heads become 3 by'
+    'groups of unequal size are left in 0: 2 key/value heads become 5 by'
     """
     now = decisions_of(model, sites)
     then = {name: decide(now[name], heads) for name, heads in remove.items()}

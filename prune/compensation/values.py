@@ -166,7 +166,7 @@ def read_values(calibration: Calibration, lost: Mapping[Block, Sequence[int]]) -
     except BadInput as error:
         log.warning("values stay as they are: %s", error)
         return []
-    return [read for read in reads if not read.sums[False].isnan().any()]
+    return [read for read in reads if all(bool(sums.isfinite().all()) for sums in read.sums.values())]
 
 
 def _root(slopes: np.ndarray) -> Tensor:
@@ -273,13 +273,11 @@ class _Fitted:
         mean = second[-1, :-1]
         centred = second[:-1, :-1] - torch.outer(mean, mean)
         own = centred[columns:, columns:]
-        scale = ridge * float(own.diagonal().mean())
+        rows = [slice(start, start + step) for start in range(0, len(own), step)]
+        scale, shapes, factors = _factored([own[row, row] for row in rows], ridge)
         parts = [out @ value for out, value in zip(self.out, self.value, strict=True)]
         start = [part.clone() for part in parts]
         missing = self.read.weight @ centred[:columns, columns:] - self._parts() @ own
-        rows = [slice(index * step, (index + 1) * step) for index in range(len(parts))]
-        shapes = [own[row, row] + scale * torch.eye(step, dtype=own.dtype, device=own.device) for row in rows]
-        factors = [torch.linalg.cholesky(shape) for shape in shapes]
         unfelt = torch.linalg.inv(self.read.felt)
         for _ in range(ROUNDS):
             for index, row in enumerate(rows):
@@ -307,3 +305,23 @@ class _Fitted:
                 self.read.value.weight[place * width : (place + 1) * width] = value.to(self.read.value.weight)
             if bias is not None:
                 bias.copy_(self.bias.to(bias))
+
+
+def _factored(squares: Sequence[Tensor], ridge: float) -> tuple[float, list[Tensor], list[Tensor]]:
+    """Second moments with a ridge, in units of their mean diagonal, and their factors.
+
+    The ridge is as much larger as it takes where what was read does not fill its width: sums of float32 products are
+    then not positive in every direction.
+
+    >>> scale, shapes, factors = _factored([torch.ones(2, 2), 3 * torch.eye(2)], 0.5)
+    >>> scale, shapes[0].tolist(), len(factors)
+    (1.0, [[2.0, 1.0], [1.0, 2.0]], 2)
+    """
+    size = sum(float(square.diagonal().sum()) for square in squares) / sum(len(square) for square in squares)
+    scale = max(ridge, 1e-9) * size if size > 0 else 1.0
+    while True:
+        shapes = [square + scale * torch.eye(len(square)).to(square) for square in squares]
+        factors, wrong = zip(*(torch.linalg.cholesky_ex(shape) for shape in shapes), strict=True)
+        if not any(bool(info) for info in wrong):
+            return scale, shapes, list(factors)
+        scale *= 10.0

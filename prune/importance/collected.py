@@ -200,6 +200,7 @@ class Collected:
         held: moments of the others, by site.
         columns: sums of the single columns of all texts' contexts, by site.
         weighted: whether a token counts with the squared norm of the loss gradient at the output.
+        token_scores: whether the model's scores are those of tokens (or frames, or pixels), many a text.
     """
 
     examples: int = 0
@@ -210,6 +211,7 @@ class Collected:
     held: dict[str, Moments] = field(default_factory=dict)
     columns: dict[str, ColumnSums] = field(default_factory=dict)
     weighted: bool = False
+    token_scores: bool = False
 
     def count(self, weights: np.ndarray | None = None) -> float:
         """How many texts there are if every part counts as often as `weights` says.

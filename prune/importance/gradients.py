@@ -117,6 +117,7 @@ class _Pass:
             for path in self.running:
                 handle = self.model.get_submodule(path).register_forward_hook(self._leave(path))
                 stack.callback(handle.remove)
+            stack.callback(self.model.register_forward_hook(self._scored).remove)
             losses = task.losses(self.model, self.batch)
             _check(losses, self.batch)
             # Texts do not influence one another: the gradient of the sum holds every text's own gradient.
@@ -155,6 +156,10 @@ class _Pass:
                     site, by_token(context, valid), valid, self.held, self.parts, by_token(slope, valid)
                 )
             )
+
+    def _scored(self, _module: nn.Module, _args: Any, output: Any) -> None:
+        logits = getattr(output, "logits", None)
+        self.found.token_scores |= isinstance(logits, Tensor) and logits.ndim > 2
 
     def _gates(self, site: Site, context: Tensor, slope: Tensor, valid: Tensor) -> None:
         real, pull = valid.unsqueeze(-1), by_token(slope, valid)

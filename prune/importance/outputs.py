@@ -64,15 +64,6 @@ def outputs_of(model: nn.Module, batches: Iterable[Batch], seed: int = 0) -> dic
     return found
 
 
-def scores_tokens(model: nn.Module, batches: Iterable[Batch]) -> bool:
-    """Whether a model's scores are those of tokens (or frames, or pixels), many a text."""
-    for batch in batches:
-        with still(model), torch.no_grad():
-            logits = getattr(model(**batch.inputs), "logits", None)
-        return isinstance(logits, Tensor) and logits.ndim > 2
-    return False
-
-
 def _direction(size: int, centred: bool, generator: torch.Generator) -> Tensor:
     """A point on a sphere whose second moment is 1; `centred`, 1 less what moves all outputs alike.
 

@@ -10,7 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from headwise.analysis.sites import Site
 from headwise.prune.importance.alone import cost_alone
-from headwise.prune.importance.calibration import Calibration
+from headwise.prune.importance.calibration import LOSSES, Calibration, Loss
 from headwise.prune.importance.resampled import Resampled
 from headwise.prune.importance.rounds import ranks_in_rounds
 from headwise.prune.importance.scores import Scores, removal_ranks
@@ -52,14 +52,12 @@ class Reconstruction(BaseModel):
         default="output",
         description="what the loss's gradient weighs: tokens and output directions, directions alone, or nothing",
     )
-    loss: Literal["labels", "outputs"] = Field(
-        default="labels", description="whose gradient: the task's loss, or the outputs themselves, without labels"
-    )
+    loss: Loss = Field(default="labels", description=LOSSES)
     ridge: float = Field(default=1e-2, gt=0, le=10, description="added to the diagonal, in units of its mean")
     scaled: bool | Literal["auto"] = Field(
         default="auto",
         description="whether a block's costs are scaled to what the loss's gradient at its gates says; `auto` does "
-        "so unless the labels are of tokens; never with `weight: none`",
+        "so unless labels or predictions are of tokens; never with `weight: none`",
     )
     recollect: int | None = Field(
         default=None, ge=1, description="measure again after every so many heads; never if left out"
@@ -90,13 +88,11 @@ class Reconstruction(BaseModel):
         )
 
     def _costs(self, calibration: Calibration) -> RepairCosts:
-        from headwise.prune.importance.outputs import scores_tokens
-
         contexts = calibration.moments(self.weight, self.loss)
         slopes = None if self.weight == "none" else calibration.gradients(moments=True, loss=self.loss)
         scaled = bool(self.scaled)
-        if self.scaled == "auto" and self.loss == "labels" and slopes is not None:
-            scaled = not scores_tokens(calibration.model, calibration.batches)
+        if self.scaled == "auto" and self.loss != "outputs" and slopes is not None:
+            scaled = not slopes.token_scores
         return RepairCosts(calibration.model, contexts, slopes, self.ridge, scaled=scaled)
 
 

@@ -1,6 +1,7 @@
 """Dry runs: every kind of budget is told as what it is, and checked as far as it can be without weights."""
 
 import json
+import shutil
 
 import pytest
 
@@ -81,13 +82,15 @@ def test_operations_are_counted_on_the_shapes_alone(checkpoint):
     assert counted.per_head == meter_of(whole, find_sites(whole), budget).per_head
 
 
-def test_what_takes_weights_to_be_counted_is_said(capsys, tmp_path, caplog):
+def test_what_takes_weights_to_be_counted_is_said(checkpoint, capsys, tmp_path, caplog):
     from transformers import BartConfig, BartForSequenceClassification
 
     sizes = {"d_model": 16, "encoder_layers": 1, "decoder_layers": 1, "encoder_ffn_dim": 16, "decoder_ffn_dim": 16}
     heads = {"encoder_attention_heads": 4, "decoder_attention_heads": 4, "vocab_size": 60}
     model = BartForSequenceClassification(BartConfig(**sizes, **heads))
     model.save_pretrained(tmp_path)
+    tiny_run.tokenizer().save_pretrained(tmp_path)
+    shutil.copy(checkpoint / "texts.jsonl", tmp_path)
     bare = skeleton(str(tmp_path))
     with pytest.raises(NeedsWeights, match="takes its weights"):
         meter_of(bare, find_sites(bare), Budget(operations=0.1, length=16))

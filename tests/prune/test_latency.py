@@ -279,10 +279,8 @@ def test_another_result_takes_the_place_of_the_recipes():
     assert Recipe.from_text(bare, overrides=["reach.batch=2", "reach.milliseconds=5"]).time.batch == 2
     changed = Recipe.from_text(text, overrides=["reach.drop=0.1"])
     assert (changed.reach.drop, changed.time) == (0.1, None)
-    assert (
-        Recipe.from_text(text, overrides=["reach.drop=0.1", "reach.milliseconds=4"]).time.where
-        == "batch 8 x 128 tokens"
-    )
+    with pytest.raises(RecipeError, match=r"--set reach.milliseconds=4: .*only one can hold"):
+        Recipe.from_text(text, overrides=["reach.drop=0.1", "reach.milliseconds=4"])
 
 
 def test_unequal_groups_have_no_table():

@@ -13,7 +13,6 @@ from headwise.analysis.sites import Site, find_sites
 from headwise.prune.compensation.reconstruction import Reconstruct
 from headwise.prune.importance.collected import GateSums
 from headwise.prune.importance.moments import Moments
-from headwise.prune.importance.outputs import scores_tokens
 from headwise.prune.importance.reconstruction import Reconstruction, RepairCosts
 from headwise.prune.importance.repair_cost import RepairCost, ridged
 from headwise.prune.importance.scores import removal_ranks
@@ -220,16 +219,17 @@ class _Scoring(torch.nn.Module):
         return SimpleNamespace(logits=torch.zeros(self.shape)) if self.shape else SimpleNamespace()
 
 
-@pytest.mark.parametrize(("shape", "tokens"), [((4, 2), False), ((4, 5, 2), True), ((), False)])
-def test_costs_are_scaled_unless_labels_are_of_tokens(shape, tokens, monkeypatch):
-    assert scores_tokens(_Scoring(*shape), batched(4)) is tokens
-    assert not scores_tokens(_Scoring(*shape), [])
-    monkeypatch.setattr("headwise.prune.importance.outputs.scores_tokens", lambda model, batches: tokens)
-    context = calibration(made("bert"))
+@pytest.mark.parametrize(("name", "tokens"), [("bert", False), ("llama", True)])
+def test_costs_are_scaled_unless_scores_are_of_tokens(name, tokens):
+    context = calibration(made(name))
     scores = [Reconstruction(scaled=how).score(context) for how in ("auto", not tokens, tokens)]
-    price, same, another = (score.costs.start(blocks(context.model)["0"]).costs([(1,)])[0] for score in scores)
+    unit = (0, 1) if tokens else (1,)
+    price, same, another = (score.costs.start(blocks(context.model)["0"]).costs([unit])[0] for score in scores)
     assert price == same != another
     assert Reconstruction(loss="outputs").score(context).costs._scaled
+    drawn = Reconstruction(loss="predictions").score(context).costs
+    assert drawn._scaled is not tokens
+    assert drawn.start(blocks(context.model)["0"]).costs([unit])[0] != price
 
 
 def test_costs_are_scaled_to_the_gradients_at_the_gates():
