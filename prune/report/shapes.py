@@ -108,7 +108,7 @@ class _Flips(_Part):
     gained: Count | None = None
 
 
-class _Moved(_Part):
+class _Divergences(_Part):
     plan: Amount | None = None
     drawn: list[Amount] = []
 
@@ -122,7 +122,7 @@ class _Chance(_Part):
     n: Count | None = None
     worse: Count | None = None
     repair: Words = "none"
-    moved: _Moved | None = None
+    moved: _Divergences | None = None
 
 
 class _Example(_Part):

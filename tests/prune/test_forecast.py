@@ -87,7 +87,7 @@ def test_what_takes_weights_to_be_counted_is_said(checkpoint, capsys, tmp_path, 
 
     sizes = {"d_model": 16, "encoder_layers": 1, "decoder_layers": 1, "encoder_ffn_dim": 16, "decoder_ffn_dim": 16}
     heads = {"encoder_attention_heads": 4, "decoder_attention_heads": 4, "vocab_size": 60}
-    model = BartForSequenceClassification(BartConfig(**sizes, **heads))
+    model = BartForSequenceClassification(BartConfig(**sizes, **heads, id2label={0: "no", 1: "yes"}))
     model.save_pretrained(tmp_path)
     tiny_run.tokenizer().save_pretrained(tmp_path)
     shutil.copy(checkpoint / "texts.jsonl", tmp_path)
