@@ -22,8 +22,8 @@ def checkpoint(tmp_path_factory):
     return folder
 
 
-def dry(checkpoint, capsys, *changes, code=0):
-    words = ["prune", str(checkpoint), "-r", "gradient", "--dry-run", "--json", "--quiet"]
+def dry(checkpoint, capsys, *changes, code=0, quiet=True):
+    words = ["prune", str(checkpoint), "-r", "gradient", "--dry-run", "--json", *(["--quiet"] if quiet else [])]
     words += ["--calibration", str(checkpoint / "texts.jsonl"), "--label-column", "label"]
     for change in changes:
         words += ["--set", change]
@@ -94,5 +94,5 @@ def test_what_takes_weights_to_be_counted_is_said(checkpoint, capsys, tmp_path, 
     bare = skeleton(str(tmp_path))
     with pytest.raises(NeedsWeights, match="takes its weights"):
         meter_of(bare, find_sites(bare), Budget(operations=0.1, length=16))
-    dry(tmp_path, capsys, "remove={operations: 0.1, length: 16}")
+    dry(tmp_path, capsys, "remove={operations: 0.1, length: 16}", quiet=False)
     assert "is known when the run begins" in caplog.text
