@@ -164,7 +164,9 @@ def _uniform(decisions: Mapping[str, Decision]) -> tuple[int, int]:
         low, high = (pick(counts, key=lambda name: counts[name]) for pick in (min, max))
         raise _NoForm(
             f"the sites keep different numbers of heads (site {low}: {counts[low][0]}, site {high}: "
-            f"{counts[high][0]}), a stock configuration has one number. Prune with `scope: uniform`"
+            f"{counts[high][0]}), a stock configuration has one number. `scope: uniform` keeps the same number "
+            "everywhere; that helps where a configuration states the width of a head (head_dim, d_kv), as Llama's and "
+            "T5's do and BERT's does not"
         )
     return next(iter(counts.values()))
 
