@@ -123,8 +123,8 @@ def analyze(
 
     statistics = Statistics(sites)
     search = Search(
-        model, tokenizer, sites, roles, data, annotated=annotated, memory=memory, seed=seed, keeping=keeping,
-        null=null,
+        model, tokenizer, sites, roles, data, annotated=annotated, memory=memory, door=cast(Door, door), seed=seed,
+        keeping=keeping, null=null,
     )  # fmt: skip
     first = next((name for name in measures if name in MEASURES), None)
     focus = {"per_text": per_text, "ordinary": ordinary}

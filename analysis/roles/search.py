@@ -12,6 +12,7 @@ from torch import nn
 
 from headwise.analysis.annotations import Annotated, coreference_set, corpus_of, windows
 from headwise.analysis.batching import Batch, Batches, batches, token_limit
+from headwise.analysis.capture import Door
 from headwise.analysis.errors import BadInput
 from headwise.analysis.inference import split_half_reliability
 from headwise.analysis.keeping import Keeping
@@ -60,6 +61,7 @@ class Search:
         data: the batches of the common pass.
         annotated: texts with links; those of coreference replace the set that ships.
         memory: bytes for maps.
+        door: how maps are come by, see `capture`.
         seed: of resampling and of random sequences.
         keeping: where the sums of each pass are kept, if anywhere.
         null: what roles have to beat beside their analytic chance, see `NULLS`.
@@ -79,13 +81,14 @@ class Search:
         *,
         annotated: Sequence[Annotated] = (),
         memory: int,
+        door: Door = "auto",
         seed: int = 0,
         keeping: Keeping | None = None,
         null: str = "analytic",
         of: str = "",
     ) -> None:
         self.model, self.tokenizer, self.sites, self.roles = model, tokenizer, sites, tuple(roles)
-        self.data, self.memory, self.seed, self.keeping = data, memory, seed, keeping
+        self.data, self.memory, self.door, self.seed, self.keeping = data, memory, door, seed, keeping
         self.null, self.of, self.annotated = null, of, annotated
         self.facts: dict[str, Any] = {}
         clash = {one.relation for one in annotated} & set(ROLES) - {"coreference"}
@@ -153,11 +156,11 @@ class Search:
         sites = find_sites(model)
         search = Search(
             model, self.tokenizer, sites, self.roles, self.data, annotated=self.annotated, memory=self.memory,
-            seed=self.seed, keeping=self.keeping, of="copy-",
+            door=self.door, seed=self.seed, keeping=self.keeping, of="copy-",
         )  # fmt: skip
         statistics = Statistics(sites)
         data = Portions(self.data, len(heads_of(sites)), self.memory)
-        search._pass("texts", data, statistics, *search.reducers, memory=self.memory)
+        search._pass("texts", data, statistics, *search.reducers)
         return search, statistics
 
     @property
@@ -178,7 +181,7 @@ class Search:
         masses = RelationMass(self.sites, roles | {"previous": ROLES["previous"]})
         dealt = DealtMass(self.sites, roles, seed=self.seed) if self.null == "permutation" else None
         reducers: list[Reducer] = [masses] if dealt is None else [masses, dealt]
-        self._pass("random", sequences, *reducers, memory=self.memory)
+        self._pass("random", sequences, *reducers)
         previous = inferred(masses.measured("previous"), seed=self.seed)
         self.facts["previous_on_random"] = {
             part: [None if np.isnan(value) else float(value) for value in previous[part]] for part in ("score", "p")
@@ -229,11 +232,13 @@ class Search:
     def _show(self, name: str, texts: Sequence[Annotated], source: str, reducer: Reducer) -> None:
         corpus = corpus_of(texts, source)
         data = batches(corpus, self.tokenizer, batch_size=MOST, max_length=self.data.limit, model=self.model)
-        self._pass(name, Portions(data, len(heads_of(self.sites)), self.memory), reducer, memory=self.memory)
+        self._pass(name, Portions(data, len(heads_of(self.sites)), self.memory), reducer)
 
-    def _pass(self, name: str, data: Iterable[Batch], *reducers: Reducer, **how: Any) -> None:
-        name = self.of + name
-        shared_capture(self.model, data, reducers, name=name, keeping=self.keeping, sites=self.sites, **how)
+    def _pass(self, name: str, data: Iterable[Batch], *reducers: Reducer) -> None:
+        shared_capture(
+            self.model, data, reducers, name=self.of + name, keeping=self.keeping, sites=self.sites,
+            memory=self.memory, door=self.door,
+        )  # fmt: skip
 
 
 def inapplicable(heads: int) -> dict[str, np.ndarray]:

@@ -1,5 +1,6 @@
 """Roles by what a token is, by distance, on random sequences and on links: hand-computed and planted."""
 
+import importlib
 import json
 from dataclasses import replace
 
@@ -180,6 +181,22 @@ def texts_of(count=60, seed=0):
     draw = np.random.default_rng(seed)
     words = [word for word in WORDS[2:] if not word.startswith("##")]
     return Corpus([Text(" ".join(draw.choice(words, size=24))) for _ in range(count)], "random words")
+
+
+@pytest.mark.parametrize("door", ["eager", "tiles"])
+def test_every_pass_of_an_analysis_goes_through_the_door_that_is_asked_for(door, monkeypatch):
+    gold = [Annotated("a b a c", (((4, 5), (0, 1)),), "echo")]
+    went = []
+    for module in ("headwise.analysis.analyze", "headwise.analysis.roles.search"):
+        passing = importlib.import_module(module).shared_capture
+        monkeypatch.setattr(
+            f"{module}.shared_capture",
+            lambda *a, door, to=passing, **how: (went.append(door), to(*a, door=door, **how))[1],
+        )
+    analyze(
+        gpt2(), tokenizer_of(), texts_of(8), measures=[], roles=["previous", "induction"], annotated=gold, door=door
+    )
+    assert went == [door] * 3
 
 
 def test_random_weights_play_no_role_and_not_applicable_is_an_answer():
