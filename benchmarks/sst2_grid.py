@@ -279,7 +279,8 @@ def drawn(grid: Grid, picture: Path) -> None:
     axes.set_xticks(range(len(REPAIRS)), list(REPAIRS), rotation=15)
     axes.set_yticks(range(len(scores)), scores)
     axes.set(xlabel="repair", title="Points of test accuracy lost, mean over 25 to 85 % of heads removed")
-    figure.colorbar(shown, label="points (logarithmic)")
+    bar = figure.colorbar(shown, label="points (logarithmic)", ticks=[1, 2, 3, 5, 10, 20, 30], format="%g")
+    bar.minorticks_off()
     figure.tight_layout()
     figure.savefig(picture, dpi=120)
 
