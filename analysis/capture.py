@@ -162,7 +162,7 @@ def _looked_at(
             for batch in group:
                 # Choosing the door of this batch may have run the model.
                 hooks.forget()
-                _run(model, sites, batch)
+                _run(model, sites, batch, maps=not tiled and "maps" in hooks.needs)
                 for seen in hooks.look(batch):
                     for reducer in reducers:
                         reducer.update(batch, seen)
@@ -232,7 +232,7 @@ def tiles_agree(model: nn.Module, sites: Mapping[str, Site], batch: Batch, lengt
     needs = frozenset({"maps"})
     try:
         with Hooks(model, sites, needs) as hooks, eager_kernel(model):
-            _run(model, sites, probe)
+            _run(model, sites, probe, maps=True)
             (eager,) = hooks.look(probe)
         with Tiles(model, sites, needs, MEMORY) as tiles:
             _run(model, sites, probe)
@@ -267,8 +267,8 @@ def _count_batch(went: Pass, batch: Batch, excluded: Mapping[str, int], tiled: b
         went.excluded[name] = went.excluded.get(name, 0) + count
 
 
-def _run(model: nn.Module, sites: Mapping[str, Site], batch: Batch) -> None:
-    """One forward pass, for its side effects on the hooks."""
+def _run(model: nn.Module, sites: Mapping[str, Site], batch: Batch, *, maps: bool = False) -> None:
+    """One forward pass, for its side effects on the hooks; `maps`: they look at maps."""
     inputs: dict[str, Any] = dict(batch.inputs)
     config = getattr(model, "config", None)
     derives = getattr(config, "is_encoder_decoder", False) and "decoder_input_ids" not in inputs
@@ -281,8 +281,14 @@ def _run(model: nn.Module, sites: Mapping[str, Site], batch: Batch) -> None:
         inputs.pop("labels", None)
     else:
         trunk = model
-    if "use_cache" in inspect.signature(trunk.forward).parameters:
+    takes = inspect.signature(trunk.forward).parameters
+    if "use_cache" in takes:
         inputs.setdefault("use_cache", False)
     # Asked for by the config, these would have transformers plant hooks of its own that stay.
     flags = ("output_attentions", "output_hidden_states")
-    trunk(**inputs, **{flag: False for flag in flags if getattr(config, flag, False)})
+    asked = {flag: False for flag in flags if getattr(config, flag, False)}
+    recording = any(getattr(module, "_can_record_outputs", None) for module in trunk.modules())
+    if maps and "output_attentions" in takes and not recording:
+        # Modules of this style (DeBERTa, MPNet) hand out maps only where they are told to, and plant nothing.
+        asked["output_attentions"] = True
+    trunk(**inputs, **asked)

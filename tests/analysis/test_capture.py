@@ -43,6 +43,7 @@ from headwise.analysis.similarity import MEASURES
 from headwise.analysis.sites import Site, find_sites
 from headwise.analysis.statistics import Statistics
 from headwise.analysis.texts import Text
+from tests.models import build, cuttable
 
 SIZE = {
     "hidden_size": 16,
@@ -147,6 +148,18 @@ def test_looking_changes_nothing(family, kernel, dtype, raising):
     mixed.training = False
     with torch.no_grad():
         assert torch.equal(model(**batch.inputs)[0], before)
+
+
+@pytest.mark.parametrize("family", ["deberta", "deberta-v2", "mpnet"])
+def test_modules_that_hand_out_maps_only_where_told_to_are_told_to(family):
+    model = build(cuttable(family))
+    keep, batch = Keep(), batch_of(ROWS)
+    state = state_of(model)
+    capture(model, [batch], [keep])
+    assert state_of(model) == state
+    with torch.no_grad():
+        expected = model(**batch.inputs, output_attentions=True).attentions
+    assert all(torch.equal(one.maps, wanted) for one, wanted in zip(keep.seen[0].values(), expected, strict=True))
 
 
 @pytest.mark.parametrize("family", FAMILIES)
