@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 import numpy as np
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from headwise.prune.compensation.apply import apply
 from headwise.prune.importance.calibration import LOSSES, Calibration, Loss
@@ -50,6 +50,12 @@ class Reconstruct(BaseModel):
         default="auto",
         description="whether the values of heads that stay are refitted, too; `auto` if outputs score whole texts",
     )
+
+    @model_validator(mode="after")
+    def _means_go_somewhere(self) -> Reconstruct:
+        if self.values == "refit" and self.bias == "never":
+            raise ValueError("values: refit leaves it to the bias to take the means, which bias: never forbids")
+        return self
 
     @property
     def passes(self) -> float:

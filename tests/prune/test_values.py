@@ -1,6 +1,7 @@
 import numpy as np
 import pytest
 import torch
+from pydantic import ValidationError
 from scipy.linalg import sqrtm
 
 from headwise.analysis.batching import Batch, Tokens
@@ -172,6 +173,11 @@ def test_values_stay_where_that_was_asked_for(how):
     before = attention(model).self.value.weight.clone()
     assert "values" not in Reconstruct(**how).repair(calibration(model), {"0": [1]})
     assert torch.equal(attention(model).self.value.weight, before)
+
+
+def test_values_are_not_asked_for_where_no_bias_may_take_the_means():
+    with pytest.raises(ValidationError, match="bias: never forbids"):
+        Reconstruct(values="refit", bias="never")
 
 
 def test_values_stay_where_contexts_are_not_maps_times_values_or_products_would_be_too_many(monkeypatch):
