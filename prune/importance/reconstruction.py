@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any, ClassVar, Literal
 
 import numpy as np
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from headwise.analysis.sites import Site
 from headwise.prune.importance.alone import cost_alone
@@ -62,6 +62,14 @@ class Reconstruction(BaseModel):
     recollect: int | None = Field(
         default=None, ge=1, description="measure again after every so many heads; never if left out"
     )
+
+    @model_validator(mode="after")
+    def _scaled_by_something(self) -> Reconstruction:
+        if self.scaled is True and self.weight == "none":
+            raise ValueError(
+                "scaled: true scales costs to the loss's gradient, which weight: none does without; leave one out"
+            )
+        return self
 
     @property
     def passes_per_head(self) -> float:

@@ -127,7 +127,7 @@ def test_reconstruction_cost_on_a_model_equals_the_formula(name, weight):
     c = c - (w @ c / w.sum() if bias is not None else 0)
     second = (c * w[:, None]).T @ c / w.sum()
     inner = g.T @ g / len(ROWS) if weight != "none" else np.eye(32) / np.trace(matrix @ second @ matrix.T)
-    score = Reconstruction(weight=weight, scaled=True).score(calibration(model))
+    score = Reconstruction(weight=weight, scaled=weight != "none").score(calibration(model))
     head = np.arange(8, 16)
     expected = scale * brute_cost(second, matrix, inner, head, 1e-2)
     assert score.costs.start(blocks(model)["1"]).costs([(1,)])[0] == pytest.approx(expected, rel=1e-6)
@@ -230,6 +230,12 @@ def test_costs_are_scaled_unless_scores_are_of_tokens(name, tokens):
     drawn = Reconstruction(loss="predictions").score(context).costs
     assert drawn._scaled is not tokens
     assert drawn.start(blocks(context.model)["0"]).costs([unit])[0] != price
+
+
+def test_nothing_to_scale_by_is_refused():
+    with pytest.raises(ValueError, match="weight: none does without"):
+        Reconstruction(weight="none", scaled=True)
+    assert Reconstruction(weight="none").scaled == "auto"
 
 
 def test_costs_are_scaled_to_the_gradients_at_the_gates():
