@@ -6,12 +6,11 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from headwise.analysis.batching import Batch
 from headwise.analysis.errors import BadInput
-from headwise.prune.importance.gradients import HELD_OUT
+from headwise.prune.importance.gradients import HELD_OUT, held_out
 
 
 def parted(texts: Iterable[Batch]) -> tuple[list[Batch], list[Batch]]:
@@ -24,7 +23,7 @@ def parted(texts: Iterable[Batch]) -> tuple[list[Batch], list[Batch]]:
     """
     used, held = [], []
     for batch in texts:
-        apart = torch.tensor([int(text.id[:8], 16) % HELD_OUT == 0 for text in batch.texts])
+        apart = held_out(batch.texts)
         used += [rows_of(batch, ~apart)] if bool((~apart).any()) else []
         held += [rows_of(batch, apart)] if bool(apart.any()) else []
     if not used or not held:
@@ -47,6 +46,7 @@ def rows_of(batch: Batch, keep: Tensor) -> Batch:
         BadInput: an input that has no row per text.
 
     >>> from headwise.analysis.texts import Text
+    >>> import torch
     >>> batch = Batch({"input_ids": torch.tensor([[1], [2]])}, [Text("a"), Text("b")], {})
     >>> rows_of(batch, torch.tensor([False, True])).inputs["input_ids"].tolist()
     [[2]]

@@ -19,7 +19,7 @@ from headwise.analysis.projections import output_bias, output_weight
 from headwise.analysis.sites import Site
 from headwise.analysis.still import still
 from headwise.prune.compensation.pairs import Pairs
-from headwise.prune.importance.gradients import HELD_OUT, by_token, valid_rows
+from headwise.prune.importance.gradients import by_token, held_out, valid_rows
 from headwise.prune.selection.blocks import Block, blocks_of
 
 
@@ -97,7 +97,7 @@ def _measured(
     fit, held = (Pairs.zeros(out, columns, weight.device) for _ in range(2))
     layer = layer_of(model, site, sites) if stream else None
     for batch in batches:
-        apart = torch.tensor([int(text.id[:8], 16) % HELD_OUT == 0 for text in batch.texts])
+        apart = held_out(batch.texts)
         wanted = _run(dense, block, batch, layer)
         with gated(model, gates):
             given = _run(model, block, batch, layer)

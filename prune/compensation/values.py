@@ -25,7 +25,7 @@ from headwise.analysis.sites import Site
 from headwise.analysis.still import still
 from headwise.prune.compensation.correction import slopes_of
 from headwise.prune.importance.calibration import Calibration
-from headwise.prune.importance.gradients import HELD_OUT
+from headwise.prune.importance.gradients import held_out
 from headwise.prune.importance.repair_cost import ridged
 from headwise.prune.selection.blocks import Block
 
@@ -126,7 +126,7 @@ class _Reader:
         return note
 
     def update(self, batch: Batch, seen: Mapping[str, Seen]) -> None:
-        held = torch.tensor([int(text.id[:8], 16) % HELD_OUT == 0 for text in batch.texts])
+        held = held_out(batch.texts)
         for read in self.reads:
             read.add(seen[read.site.name], self.entered[read.site.name], held)
 

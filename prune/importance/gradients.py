@@ -7,7 +7,7 @@ context and context gradient, summed over head_dim and tokens. No maps are neede
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -23,12 +23,22 @@ from headwise.analysis.progress import track
 from headwise.analysis.projections import output_weight
 from headwise.analysis.sites import Site
 from headwise.analysis.still import still
+from headwise.analysis.texts import Text
 from headwise.prune.importance.collected import Collected, GateSums
 from headwise.prune.importance.moments import Moments
 from headwise.prune.importance.parts import parts_of
 
 #: One text in eight checks the repair that the others were fitted on, chosen by its content.
 HELD_OUT = 8
+
+
+def held_out(texts: Sequence[Text]) -> Bool[Tensor, " text"]:
+    """Which texts check what the others were fitted on.
+
+    >>> held_out([Text("a"), Text("a")]).unique().numel()
+    1
+    """
+    return torch.tensor([int(text.id[:8], 16) % HELD_OUT == 0 for text in texts])
 
 
 def collect(
@@ -96,7 +106,7 @@ class _Pass:
         self, model: nn.Module, sites: Mapping[str, Site], batch: Batch, found: Collected, moments: bool
     ) -> None:
         self.model, self.sites, self.batch, self.found, self.moments = model, sites, batch, found, moments
-        self.held = torch.tensor([int(text.id[:8], 16) % HELD_OUT == 0 for text in batch.texts])
+        self.held = held_out(batch.texts)
         self.parts = parts_of(batch.texts)
         self.leaves: list[Tensor] = []
         self.running: dict[str, list[tuple[Site, Tensor, Tensor]]] = {site.output: [] for site in sites.values()}
