@@ -6,6 +6,17 @@ message alone and leaves with `exit_code`; a library user catches `HeadwiseError
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
+
+def named(names: Sequence[str], most: int) -> str:
+    """The first names, and how many more there are.
+
+    >>> named(["0", "1", "2"], most=2), named(["0", "1"], most=2)
+    ('0, 1 and 1 more', '0, 1')
+    """
+    return ", ".join(names[:most]) + (f" and {len(names) - most} more" if len(names) > most else "")
+
 
 class HeadwiseError(Exception):
     """Anything that headwise raises on purpose."""

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 
 from torch import nn
 
+from headwise.analysis.errors import named
 from headwise.analysis.sites import Site
 from headwise.prune.decision import decide
 from headwise.prune.generation_speed import generates
@@ -49,9 +50,8 @@ def growth(model: nn.Module, sites: Mapping[str, Site], remove: Mapping[str, Seq
         larger.insert(0, f"its parameters from {weights:,} to {left:,} (+{left / weights - 1:.1%})")
     if not larger:
         return ""
-    named = ", ".join(unequal[:_NAMED]) + (f" and {len(unequal) - _NAMED} more" if len(unequal) > _NAMED else "")
     return (
-        f"groups of unequal size are left in {named}: {before} key/value heads become {after} by repeating, and the "
+        f"groups of unequal size are left in {named(unequal, _NAMED)}: {before} key/value heads become {after} by repeating, and the "
         f"model GROWS: {' and '.join(larger)}. Remove whole groups (unit: group, the default) or as many heads of "
         "every group (unit: even) to make it smaller"
     )

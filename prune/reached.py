@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from headwise.analysis.batching import batches
-from headwise.analysis.errors import BadInput
+from headwise.analysis.errors import BadInput, named
 from headwise.analysis.sites import Site
 from headwise.analysis.still import still
 from headwise.analysis.texts import Corpus
@@ -51,10 +51,9 @@ def require_reached(model: nn.Module, tokenizer: Any, sites: Mapping[str, Site],
     # Where no block is called as a module, a fused path computes them all: that is told by who looks at them.
     if not missed or len(missed) == len(sites):
         return
-    named = ", ".join(missed[:_NAMED]) + (f" and {len(missed) - _NAMED} more" if len(missed) > _NAMED else "")
     raise BadInput(
-        f"{len(missed)} of {len(sites)} sites are not reached by these texts: {named}. {type(model).__name__} runs them for "
-        "images or clips beside the text, which no command reads together. Sites that text reaches can be cut by a plan "
+        f"{len(missed)} of {len(sites)} sites are not reached by these texts: {named(missed, _NAMED)}. {type(model).__name__} "
+        "runs them for images or clips beside the text, which no command reads together. Sites that text reaches can be cut by a plan "
         "of your own (`headwise cut MODEL plan.json`); in Python, `headwise.analysis.capture(model, batches, …)` looks at "
         "all of them with batches that hold the other inputs, and `cut(model, heads, inputs=…)` tries a cut with them"
     )

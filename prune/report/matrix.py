@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from headwise.analysis.errors import named
 from headwise.prune.report.colours import DARK, LIGHT, Rgb, hexadecimal, ramp
 from headwise.prune.report.document import Head, Similarity
 from headwise.prune.report.formats import number
@@ -129,8 +130,7 @@ def _stops(ends: tuple[Rgb, Rgb, Rgb]) -> tuple[str, ...]:
 
 
 def _members(labels: Sequence[str], most: int = 40) -> str:
-    rest = f" and {len(labels) - most} more" if len(labels) > most else ""
-    return f"{len(labels)} interchangeable heads: {', '.join(labels[:most])}{rest}"
+    return f"{len(labels)} interchangeable heads: {named(labels, most)}"
 
 
 def _runs(kept: Sequence[bool], pitch: float) -> tuple[tuple[float, bool], ...]:
