@@ -35,6 +35,11 @@ def auto_class(model: Any) -> str:
     >>> from transformers import BertConfig, BertForMaskedLM
     >>> auto_class(BertForMaskedLM(BertConfig(num_hidden_layers=1, hidden_size=16, num_attention_heads=2)))
     'AutoModelForMaskedLM'
+    >>> from transformers import BertModel
+    >>> auto_class(BertModel(BertConfig(num_hidden_layers=1, hidden_size=16, num_attention_heads=2)))
+    'AutoModel'
     """
     own = type(model).__name__
-    return next((auto for auto, name in auto_classes(model).items() if name == own), "AutoModel")
+    opening = [auto for auto, name in auto_classes(model).items() if name == own]
+    # Several open a bare encoder; the one that everybody knows comes first.
+    return "AutoModel" if "AutoModel" in opening or not opening else opening[0]
