@@ -140,22 +140,10 @@ def analyze(
         arrays |= measure.result()
     facts: dict[str, Any] = {}
     if first is not None:
-        present = np.concatenate([np.isin(np.arange(s.heads), s.kept) for s in sites.values()])
-        how: dict[str, Any] = {"threshold": threshold, "clusters": clusters}
-        weighed = arrays.get("statistics/replaceability")
-        groups = cluster(arrays[f"similarity/{first}"], present=present, importance=weighed, **how)
-        arrays |= groups.arrays()
-        said = how | {"representative": "medoid" if weighed is None else "replaceability"}
-        facts["clusters"] = said
-        # What a measure looks at may be set apart; its sums are the same.
-        made = alike[list(measures).index(first)]
-        made = getattr(made, "inner", made)
-        made = getattr(made, "gram", made)
-        if hasattr(made, "parts"):
-            blocks, likeness = made.parts()
-            known = np.isfinite(arrays[f"similarity/{first}"].diagonal())
-            tried = stability(blocks, groups.label, known=known, seed=seed, likeness=likeness, **how)
-            facts["clusters"] = said | tried
+        found, facts["clusters"] = _clusters(
+            first, alike[list(measures).index(first)], arrays, sites, threshold=threshold, clusters=clusters, seed=seed
+        )
+        arrays |= found
 
     tests = search.tests(statistics)
     facts |= search.facts
@@ -176,6 +164,24 @@ def _check(field: str, names: Sequence[str], table: Mapping[str, Any]) -> None:
     for name in names:
         if name not in table:
             raise BadInput(f"{field}: got {name!r}, expected some of {', '.join(table)}")
+
+
+def _clusters(
+    name: str, made: Any, arrays: Mapping[str, Any], sites: Mapping[str, Site], *, seed: int, **how: Any
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Heads that a measure finds alike, as arrays, and as facts whether resampled texts make the same clusters."""
+    similarity, weighed = arrays[f"similarity/{name}"], arrays.get("statistics/replaceability")
+    present = np.concatenate([np.isin(np.arange(site.heads), site.kept) for site in sites.values()])
+    groups = cluster(similarity, present=present, importance=weighed, **how)
+    said = how | {"representative": "medoid" if weighed is None else "replaceability"}
+    # What a measure looks at may be set apart; its sums are the same.
+    made = getattr(made, "inner", made)
+    made = getattr(made, "gram", made)
+    if hasattr(made, "parts"):
+        blocks, likeness = made.parts()
+        known = np.isfinite(similarity.diagonal())
+        said |= stability(blocks, groups.label, known=known, seed=seed, likeness=likeness, **how)
+    return groups.arrays(), said
 
 
 def measure_of(
