@@ -1,10 +1,10 @@
-"""Judging: what plans do to the task, gated and repaired, in this process or in several at a time."""
+"""Judging: what plans do to the task – gated, or cut and trained –, in this process or in several at a time."""
 
 from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,8 +14,12 @@ import torch
 
 from headwise.analysis.errors import BadInput
 from headwise.analysis.evidence import Evidence
+from headwise.analysis.identity import weights_hash
 from headwise.analysis.progress import track
+from headwise.prune.carving import carve, recover
+from headwise.prune.checkpoint import save
 from headwise.prune.deciding import Judge, judged
+from headwise.prune.plan import Plan
 from headwise.prune.preparing import Prepared, prepare
 from headwise.prune.recipe import Recipe
 from headwise.prune.tasks import Outcome, compare
@@ -29,7 +33,7 @@ class Judging:
     """Judges plans against the dense model, which is asked once.
 
     Args:
-        recipe: task, repair and seed.
+        recipe: task, repair, recovery and seed.
         ready: model and texts; the model is given back as it was after every plan.
     """
 
@@ -37,17 +41,72 @@ class Judging:
         self.recipe, self.ready = recipe, ready
         self._dense: Outcome | None = None
 
-    def __call__(self, remove: Removal) -> dict[str, Any]:
+    def gated(self, remove: Removal) -> dict[str, Any]:
         """`accuracy`, dense against gated, and `compensation`, what the repair brought."""
-        task, corpus = self.ready.calibration.task, self.ready.material.evaluation
+        judge = Judge(self.ready.calibration.task, self.ready.material.evaluation)
+        outcome, repair = judged(self.recipe, self.ready.calibration, remove, judge)
+        return {"accuracy": self._compared(outcome, "gated"), "compensation": {"schema": 1, **repair}}
+
+    def cut(self, plan: Plan, told: Mapping[str, Any], place: Path) -> dict[str, Any]:
+        """Cut, prove and train as the recipe says, and save the checkpoint.
+
+        Args:
+            plan: which heads go.
+            told: `accuracy` of the same plan, gated.
+            place: the checkpoint's folder.
+
+        Returns:
+            `proof`, `weights` (their hash) and, where the recipe trains, `recovery` and `accuracy` after it.
+
+        Raises:
+            ProofFailed: gate and cut disagree; nothing is saved then.
+        """
+        recipe, ready = self.recipe, self.ready
+        tokenizer, calibration = ready.opened.tokenizer, ready.calibration
+        carved = carve(recipe, calibration, plan, ready.material.calibration, tokenizer, ready.how)
+        found: dict[str, Any] = {"proof": carved.proof}
+        trained = recover(recipe, calibration, carved.model, lambda: dict(told))
+        if trained:
+            outcome = calibration.task.judge(carved.model, ready.material.evaluation)
+            found |= {"recovery": trained, "accuracy": self._compared(outcome, "cut")}
+        facts = {"plan": plan.model_dump(mode="json", by_alias=True), "base": ready.opened.name}
+        save(carved.model, place, processor=tokenizer, facts=facts, overwrite=True)
+        return {**found, "weights": weights_hash(carved.model)}
+
+    def _compared(self, outcome: Outcome, how: str) -> dict[str, Any]:
+        corpus = self.ready.material.evaluation
         if self._dense is None:
-            self._dense = task.judge(self.ready.opened.model, corpus)
-        outcome, repair = judged(self.recipe, self.ready.calibration, remove, Judge(task, corpus))
+            self._dense = self.ready.calibration.task.judge(self.ready.opened.model, corpus)
         compared = compare(self._dense, outcome, seed=self.recipe.seed)
-        return {
-            "accuracy": {**compared, "rows": len(corpus), "judged": "gated"},
-            "compensation": {"schema": 1, **repair},
-        }
+        return {**compared, "rows": self._dense.drawn_from(corpus), "judged": how}
+
+
+#: What is to be done with one budget; it is sent to other processes.
+Task = Callable[[Judging], dict[str, Any]]
+
+
+@dataclass(frozen=True)
+class Gate:
+    """Judge a removal, gated."""
+
+    remove: Removal
+
+    def __call__(self, judging: Judging) -> dict[str, Any]:
+        """What came of it."""
+        return judging.gated(self.remove)
+
+
+@dataclass(frozen=True)
+class Carve:
+    """Carry a plan out; its fields are the arguments of `Judging.cut`."""
+
+    plan: Plan
+    told: Mapping[str, Any]
+    place: Path
+
+    def __call__(self, judging: Judging) -> dict[str, Any]:
+        """What came of it."""
+        return judging.cut(self.plan, self.told, self.place)
 
 
 @dataclass(frozen=True)
@@ -79,15 +138,18 @@ class Errand:
         return Judging(recipe, ready)
 
 
-def side_by_side(errand: Errand, plans: Mapping[str, Removal], jobs: int) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Each plan's name and what `Judging` says of it, as they come, from several processes.
+def side_by_side(
+    errand: Errand, tasks: Mapping[str, Task], jobs: int, label: str
+) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Each task's name and what came of it, as they come, from several processes.
 
     The numbers do not depend on how many processes there are.
 
     Args:
         errand: what the processes begin with.
-        plans: name to removal.
+        tasks: by name.
         jobs: how many processes at most.
+        label: what they do, for the progress.
 
     Raises:
         BadInput: a process was ended from outside (by the system, if memory ran out).
@@ -95,7 +157,7 @@ def side_by_side(errand: Errand, plans: Mapping[str, Removal], jobs: int) -> Ite
     import multiprocessing
     from concurrent.futures import ProcessPoolExecutor, as_completed
 
-    jobs = min(jobs, len(plans))
+    jobs = min(jobs, len(tasks))
     affinity = getattr(os, "sched_getaffinity", None)
     busy, cores = jobs * errand.threads, len(affinity(0)) if affinity is not None else os.cpu_count() or 1
     if busy > cores:
@@ -109,12 +171,12 @@ def side_by_side(errand: Errand, plans: Mapping[str, Removal], jobs: int) -> Ite
     before = set(multiprocessing.active_children())
     executor = ProcessPoolExecutor(jobs, mp_context=context, initializer=_begin, initargs=(errand,))
     try:
-        waiting = {executor.submit(_judge, remove): name for name, remove in plans.items()}
-        for done in track(as_completed(waiting), total=len(waiting), label="Judging budgets"):
+        waiting = {executor.submit(_carry_out, task): name for name, task in tasks.items()}
+        for done in track(as_completed(waiting), total=len(waiting), label=label):
             yield waiting[done], done.result()
     except BrokenProcessPool as error:
         raise BadInput(
-            f"one of {jobs} processes that judged budgets was ended, perhaps for want of memory; what is finished is "
+            f"one of {jobs} processes at work on budgets was ended, perhaps for want of memory; what is finished is "
             "kept: go on with --resume and fewer --jobs"
         ) from error
     finally:
@@ -151,8 +213,8 @@ def _begin(errand: Errand) -> None:
     _errands.append(errand)
 
 
-def _judge(remove: Removal) -> dict[str, Any]:
+def _carry_out(task: Task) -> dict[str, Any]:
     if not _started:
         # Not in the beginning: what goes wrong here is told to who asked.
         _started.append(_errands[0].start())
-    return _started[0](remove)
+    return task(_started[0])

@@ -7,7 +7,6 @@ import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -19,9 +18,9 @@ from headwise.analysis.errors import BadInput
 from headwise.analysis.evidence import Evidence
 from headwise.analysis.identity import weights_hash
 from headwise.analysis.sites import Site, find_sites
+from headwise.prune.carving import carve, recover
 from headwise.prune.chance import by_chance
 from headwise.prune.checkpoint import load, save
-from headwise.prune.compensation.undo import given_back
 from headwise.prune.deciding import Judge, decide
 from headwise.prune.drift import head_drift
 from headwise.prune.environment import environment, now, unchanged
@@ -35,21 +34,17 @@ from headwise.prune.material import Material, gather
 from headwise.prune.native import native_reason
 from headwise.prune.opening import Opened, open_checkpoint
 from headwise.prune.plan import Plan
-from headwise.prune.proof import prove, require
 from headwise.prune.reached import require_reached
 from headwise.prune.recipe import Recipe, check_against
 from headwise.prune.report.doubt import doubt
 from headwise.prune.representatives import represented
 from headwise.prune.speed import compare_speed
 from headwise.prune.stages import Stages
-from headwise.prune.surgery import cut
 from headwise.prune.tasks import Outcome, choose_task, compare
 from headwise.prune.tasks.agreement import FittedAgreement, token_divergence
 from headwise.prune.tasks.text_classification import is_classifier
 
 log = logging.getLogger("headwise")
-
-_PROOF_BATCHES = 2
 
 
 @dataclass(frozen=True)
@@ -151,17 +146,17 @@ def _carry_out(
     tell_growth(dense, sites, plan.remove)
     stages.json("stability.json", lambda: plan.made_with["stability"])
     before = fitted.judge(dense, material.evaluation)
-    with given_back(dense, sites):
-        # Repair changes what is left before the cut, so that gate and cut stay comparable.
-        repair = recipe.compensate.repair(calibration, plan.remove)
-        smaller = cut(copy.deepcopy(dense), plan, inputs=next(iter(texts)).inputs).eval()
-        proof = stages.json("proof.json", lambda: _proof(dense, smaller, plan, material, tokenizer, how))
-    require(proof)
-    stages.json("compensation.json", lambda: {"schema": 1, **repair})
-    if recipe.recover.kind != "none":
-        # Trained weights are saved with the checkpoint only, so a resumed run trains again, from the same seed.
-        trained = recipe.recover.train(dense, smaller, fitted, texts, seed=recipe.seed)
-        stages.replace_json("recovery.json", {"schema": 1, **trained})
+    carved = carve(
+        recipe, calibration, plan, material.calibration, tokenizer, how, known=partial(stages.json, "proof.json")
+    )
+    smaller, proof = carved.model, carved.proof
+    stages.json("compensation.json", lambda: carved.repair)
+    # Trained weights are saved with the checkpoint only, so a resumed run trains again, from the same seed.
+    trained = recover(recipe, calibration, smaller, lambda: compare(
+        before, fitted.judge(smaller, material.evaluation), seed=recipe.seed
+    ))  # fmt: skip
+    if trained:
+        stages.replace_json("recovery.json", trained)
 
     accuracy = stages.json("accuracy.json", lambda: {
         **_accuracy(recipe, fitted, dense, smaller, before, material),
@@ -233,15 +228,6 @@ def figures(accuracy: Mapping[str, Any], speed: Mapping[str, Any]) -> list[str]:
 
 def _environment(recipe: Recipe, opened: Opened, material: Material) -> dict[str, Any]:
     return environment(seed=recipe.seed, model=opened.facts, texts=material.facts())
-
-
-def _proof(
-    dense: nn.Module, smaller: nn.Module, plan: Plan, material: Material, tokenizer: Any, how: Mapping[str, Any]
-) -> dict[str, Any]:
-    """Gate against cut on the first real batches of the calibration texts."""
-    some = material.calibration.sample(2 * _PROOF_BATCHES * 4, 0)
-    found = batches(some, tokenizer, model=dense, batch_size=8, max_length=how["max_length"])
-    return prove(dense, smaller, plan.remove, [batch.inputs for batch in islice(found, _PROOF_BATCHES)])
 
 
 def _accuracy(

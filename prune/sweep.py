@@ -1,71 +1,36 @@
-"""Sweep: one greedy path walked once, every budget on it judged, the good ones cut and timed."""
+"""Sweep: one greedy path walked once, every budget on it judged, the good ones cut, trained if asked, and timed."""
 
 from __future__ import annotations
 
-import copy
 import logging
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
-from itertools import islice
+from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import torch
 
-from headwise.analysis.batching import batches
 from headwise.analysis.errors import BadInput
 from headwise.analysis.evidence import Evidence
-from headwise.prune.checkpoint import save
-from headwise.prune.compensation.undo import given_back
+from headwise.analysis.identity import weights_hash
+from headwise.analysis.progress import track
+from headwise.prune.checkpoint import load
 from headwise.prune.deciding import decide, plan_of
 from headwise.prune.environment import unchanged
 from headwise.prune.folder import check_place, settled
 from headwise.prune.growth import growth
 from headwise.prune.importance import Scores
-from headwise.prune.judging import Errand, Judging, Removal, side_by_side
+from headwise.prune.judging import Carve, Errand, Gate, Judging, Task, side_by_side
 from headwise.prune.plan import Plan
 from headwise.prune.preparing import Prepared, prepare
-from headwise.prune.proof import prove, require
 from headwise.prune.recipe import Recipe
 from headwise.prune.selection import Budget, reachable, walk
 from headwise.prune.speed import compare_speed
 from headwise.prune.stability import stability
 from headwise.prune.stages import Stages
-from headwise.prune.surgery import cut
+from headwise.prune.sweep_points import Figures, Point, Which, chosen, figures
 
 log = logging.getLogger("headwise")
-
-#: Which budgets are cut and timed: those that no other beats, every one, none, or these shares.
-Cut = Literal["front", "all", "none"] | Sequence[float]
-
-
-@dataclass(frozen=True)
-class Point:
-    """One budget of a sweep.
-
-    Attributes:
-        fraction: share of the heads that was to go.
-        heads: heads that go.
-        folder: its run folder.
-        value: of the task's metric without the heads, gated and repaired.
-        drop: in the task's metric, on the evaluation texts.
-        low: lower end of the drop's interval.
-        high: upper end.
-        upper: what the data cannot exclude as the drop.
-        front: whether no other budget removes as much at a smaller drop.
-        chosen: whether it was cut and timed.
-    """
-
-    fraction: float
-    heads: int
-    folder: Path
-    value: float | None
-    drop: float
-    low: float | None
-    high: float | None
-    upper: float | None
-    front: bool = False
-    chosen: bool = False
 
 
 def sweep(
@@ -73,7 +38,7 @@ def sweep(
     fractions: Sequence[float],
     target: Path,
     *,
-    which: Cut = "front",
+    which: Which = "front",
     jobs: int = 1,
     overwrite: bool = False,
     resume: bool = False,
@@ -84,15 +49,15 @@ def sweep(
 
     Scores are measured once and their greedy path is walked once; a budget takes its beginning. Where a method's
     selections do not hold one another (a search beyond greedy, trained gates), each budget is decided by itself, and
-    the page says so. Every budget is repaired, gated and judged on the evaluation texts; those chosen are cut,
-    proven, timed and saved. Nothing is trained after a cut here, whatever the recipe says of `recover`.
+    the page says so. Every budget is repaired, gated and judged on the evaluation texts; those chosen by that are cut,
+    proven, trained and judged again if the recipe says `recover`, saved and timed.
 
     Args:
         recipe: its `remove` is left out of account.
         fractions: shares of the heads to remove.
         target: folder of the sweep.
         which: budgets to cut and time.
-        jobs: processes that judge budgets at a time; the numbers do not depend on it.
+        jobs: processes that judge, or cut and train, budgets at a time; the numbers do not depend on it.
         overwrite: replace an existing folder.
         resume: continue an interrupted sweep, at the next budget.
         device: where to run.
@@ -119,17 +84,16 @@ def sweep(
             first.resolved_yaml(), stages.work / "evidence", device, trust_remote_code, torch.get_num_threads()
         )
         swept.judge(plans, errand, jobs)
-        points = _chosen([swept.point(share, plans[share]) for share in shares], which)
-        for point in points:
-            if point.chosen:
-                swept.cut(point, plans[point.fraction])
+        points = chosen([swept.point(share, plans[share]) for share in shares], which)
+        swept.cut({point.fraction: plans[point.fraction] for point in points if point.chosen}, errand, jobs)
+        points = [replace(point, recovered=swept.recovered(point.fraction)) for point in points]
         told = {"schema": 1, "path": swept.path, "points": [asdict(p) | {"folder": str(p.folder)} for p in points]}
         stages.replace_json("sweep.json", told)
         _draw(stages.work, points)
     return [replace(point, folder=target / point.folder) for point in points]
 
 
-def _asked(recipe: Recipe, fractions: Sequence[float], which: Cut, jobs: int) -> list[float]:
+def _asked(recipe: Recipe, fractions: Sequence[float], which: Which, jobs: int) -> list[float]:
     """The budgets, small to large.
 
     Raises:
@@ -145,12 +109,6 @@ def _asked(recipe: Recipe, fractions: Sequence[float], which: Cut, jobs: int) ->
         raise BadInput(f"jobs: got {jobs}, expected at least 1")
     if recipe.reach is not None:
         raise BadInput("a sweep tries budgets one by one: take `reach` out of the recipe")
-    if recipe.recover.kind != "none":
-        log.warning(
-            "recover: %s is left out: a sweep compares budgets before any training. Train a budget that you choose by "
-            "`headwise prune` with the same recipe and options, and --set remove.fraction=%g (or another of %s)",
-            recipe.recover.kind, shares[-1], ", ".join(f"{share:g}" for share in shares),
-        )  # fmt: skip
     return shares
 
 
@@ -186,6 +144,7 @@ class _Sweep:
         self, recipe: Recipe, ready: Prepared, stages: Stages, shares: Sequence[float], made: Mapping[str, Any]
     ) -> None:
         self.recipe, self.ready, self.stages, self.shares, self.made = recipe, ready, stages, shares, made
+        self.judging = Judging(recipe, ready)
         self.why = not_nested(recipe)
         how = f"each budget decided by itself: {self.why}" if self.why else "one greedy path, walked once"
         self.path = {"nested": not self.why, "how": how}
@@ -238,52 +197,76 @@ class _Sweep:
 
     def judge(self, plans: Mapping[float, Plan], errand: Errand, jobs: int) -> None:
         """Judge every budget that is not judged yet."""
-        todo = {s: plan.remove for s, plan in plans.items() if not (self._folder(s) / "accuracy.json").exists()}
-        for name, found in self._judged({_name(share): remove for share, remove in todo.items()}, errand, jobs):
-            self.stages.replace_json(f"{name}/compensation.json", found["compensation"])
+        todo = {s: Gate(plan.remove) for s, plan in plans.items() if not (self._folder(s) / "accuracy.json").exists()}
+        for share, found in self._done(todo, errand, jobs, "Judging budgets"):
+            self.stages.replace_json(f"{_name(share)}/compensation.json", found["compensation"])
             # Last: where it is, the budget is judged.
-            self.stages.replace_json(f"{name}/accuracy.json", found["accuracy"])
+            self.stages.replace_json(f"{_name(share)}/accuracy.json", found["accuracy"])
 
-    def _judged(self, todo: Mapping[str, Removal], errand: Errand, jobs: int) -> Iterator[tuple[str, dict[str, Any]]]:
+    def _done(
+        self, todo: Mapping[float, Task], errand: Errand, jobs: int, label: str
+    ) -> Iterator[tuple[float, dict[str, Any]]]:
         if jobs > 1 and len(todo) > 1:
-            yield from side_by_side(errand, todo, jobs)
+            shares = {_name(share): share for share in todo}
+            tasks = {_name(share): task for share, task in todo.items()}
+            yield from ((shares[name], found) for name, found in side_by_side(errand, tasks, jobs, label))
             return
-        judging = Judging(self.recipe, self.ready)
-        for name, remove in todo.items():
-            yield name, judging(remove)
+        for share, task in track(todo.items(), total=len(todo), label=label):
+            yield share, task(self.judging)
 
     def point(self, share: float, plan: Plan) -> Point:
-        """What came out at a budget."""
-        accuracy = self.stages.json(f"{_name(share)}/accuracy.json", dict)
-        low, high = accuracy.get("interval") or (None, None)
-        drop, upper, value = float(accuracy["drop"]), accuracy["upper"], accuracy["cut"]["value"]
-        return Point(share, plan.count, Path(_name(share)), value, drop, low, high, upper)
+        """What came out at a budget, before any training."""
+        return Point(share, plan.count, Path(_name(share)), **asdict(figures(self._gated(share))))
 
-    def cut(self, point: Point, plan: Plan) -> None:
-        """Cut, prove, save and time a budget, unless that is done."""
-        if (self._folder(point.fraction) / "speed.json").exists():
-            return
-        ready, recipe, name = self.ready, self.recipe, _name(point.fraction)
-        dense = ready.opened.model
-        with given_back(dense, ready.calibration.sites):
-            recipe.compensate.repair(ready.calibration, plan.remove)
-            smaller = cut(copy.deepcopy(dense), plan).eval()
-            some = ready.material.calibration.sample(16, 0)
-            found = batches(some, ready.opened.tokenizer, model=dense, batch_size=8, max_length=ready.how["max_length"])
-            proof = prove(dense, smaller, plan.remove, [batch.inputs for batch in islice(found, 2)])
-        require(proof)
-        self.stages.replace_json(f"{name}/proof.json", proof)
-        facts = {"plan": plan.model_dump(mode="json", by_alias=True), "base": ready.opened.name}
-        save(
-            smaller, self._folder(point.fraction) / "checkpoint", processor=ready.opened.tokenizer, facts=facts,
-            overwrite=True,
+    def recovered(self, share: float) -> Figures | None:
+        """What came out at a budget after training; None if nothing was trained."""
+        if not (self._folder(share) / "recovery.json").exists():
+            return None
+        return figures(self.stages.json(f"{_name(share)}/accuracy.json", dict))
+
+    def _gated(self, share: float) -> dict[str, Any]:
+        accuracy = self.stages.json(f"{_name(share)}/accuracy.json", dict)
+        if accuracy.get("judged") != "cut":
+            return accuracy
+        untrained: dict[str, Any] = self.stages.json(f"{_name(share)}/recovery.json", dict)["untrained"]
+        return untrained
+
+    def cut(self, plans: Mapping[float, Plan], errand: Errand, jobs: int) -> None:
+        """Cut, prove, train, save and time budgets, unless that is done."""
+        todo: dict[float, Task] = {}
+        for share, plan in plans.items():
+            if not (self._folder(share) / "checkpoint").exists():
+                todo[share] = Carve(plan, self._gated(share), self._folder(share) / "checkpoint.new")
+        label = "Cutting budgets" if self.recipe.recover.kind == "none" else "Cutting and training budgets"
+        for share, found in self._done(todo, errand, jobs, label):
+            self._keep_cut(share, found)
+        for share in plans:
+            if not (self._folder(share) / "speed.json").exists():
+                self.stages.replace_json(f"{_name(share)}/speed.json", self._speed(share))
+
+    def _keep_cut(self, share: float, found: Mapping[str, Any]) -> None:
+        self.stages.replace_json(f"{_name(share)}/proof.json", found["proof"])
+        if "recovery" in found:
+            # First what holds the figures from before the training, then those that take their place.
+            self.stages.replace_json(f"{_name(share)}/recovery.json", found["recovery"])
+            self.stages.replace_json(f"{_name(share)}/accuracy.json", found["accuracy"])
+        fresh = self._folder(share) / "checkpoint.new"
+        if weights_hash(self._opened(fresh)) != found["weights"]:
+            raise BadInput(f"{fresh}: the checkpoint read back differs from the one written; is the disk failing?")
+        # Last: where it is, the budget is cut.
+        fresh.rename(fresh.with_name("checkpoint"))
+
+    def _opened(self, checkpoint: Path) -> Any:
+        dense = self.ready.opened.model
+        first = next(dense.parameters())
+        return load(checkpoint, cls=type(dense), dtype=first.dtype).to(first.device)
+
+    def _speed(self, share: float) -> dict[str, Any]:
+        grid = self.recipe.speed
+        return compare_speed(
+            self.ready.opened.model, self._opened(self._folder(share) / "checkpoint"), batches=grid.batches,
+            lengths=grid.lengths, rounds=grid.rounds, seconds=grid.seconds, seed=self.recipe.seed,
         )  # fmt: skip
-        grid = recipe.speed
-        speed = compare_speed(
-            dense, smaller, batches=grid.batches, lengths=grid.lengths, rounds=grid.rounds, seconds=grid.seconds,
-            seed=recipe.seed,
-        )  # fmt: skip
-        self.stages.replace_json(f"{name}/speed.json", speed)
 
     def _folder(self, share: float) -> Path:
         folder = self.stages.work / _name(share)
@@ -293,21 +276,6 @@ class _Sweep:
 
 def _name(share: float) -> str:
     return f"budget-{share:g}"
-
-
-def _chosen(points: Sequence[Point], which: Cut) -> list[Point]:
-    """The points, with who is on the front and who is to be cut."""
-    found = []
-    for point in points:
-        front = not any(_beats(other, point) for other in points)
-        chosen = {"front": front, "all": True, "none": False}[which] if isinstance(which, str) else None
-        found.append(replace(point, front=front, chosen=point.fraction in which if chosen is None else chosen))
-    return found
-
-
-def _beats(one: Point, other: Point) -> bool:
-    """At least as good in both, better in one."""
-    return one.heads >= other.heads and one.drop <= other.drop and (one.heads, -one.drop) != (other.heads, -other.drop)
 
 
 def _draw(work: Path, points: Sequence[Point]) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -31,7 +32,10 @@ Which = Annotated[
 Jobs = Annotated[
     int,
     typer.Option(
-        "--jobs", "-j", min=1, help="Processes that judge budgets at a time, such as 2; the numbers are the same."
+        "--jobs",
+        "-j",
+        min=1,
+        help="Processes that judge, or train, budgets at a time, such as 2; the numbers are the same.",
     ),
 ]
 Budgets = Annotated[str, typer.Option("--budgets", help="Shares of the heads to remove: 0.1,0.2,0.4.")]
@@ -55,7 +59,7 @@ def sweep(
     as_json: AsJson = False,
     quiet: Quiet = False,
 ) -> None:
-    """Judge every budget on one greedy path, cut and time those that no other beats, draw the front."""
+    """Judge every budget on one greedy path; cut, train if the recipe says so, and time those that no other beats."""
     if resume and output_dir is None:
         raise typer.BadParameter("--resume needs the --output-dir of the interrupted sweep")
     with speaking(quiet):
@@ -72,7 +76,7 @@ def sweep(
             device=device, trust_remote_code=trust_remote_code,
         )  # fmt: skip
         if as_json:
-            put_json({"sweep": str(target), "points": [{**p.__dict__, "folder": str(p.folder)} for p in points]})
+            put_json({"sweep": str(target), "points": [{**asdict(p), "folder": str(p.folder)} for p in points]})
         elif not quiet:
             heading, rows = _table(points, _metric(points[0].folder))
             stdout().print(table("", heading, rows))
@@ -81,16 +85,27 @@ def sweep(
 
 
 def _table(points: Sequence[Any], metric: str) -> tuple[list[str], list[tuple[str, ...]]]:
-    """What came out at each budget, as people read it."""
-    from headwise.prune.report.formats import in_metric, in_points, unit
+    """What came out at each budget, as people read it; where budgets were trained, before and after."""
+    from headwise.prune.report.formats import unit
 
-    rows: list[tuple[str, ...]] = [
-        (f"{p.fraction:g}", str(p.heads), in_metric(p.value, metric), in_points(p.drop, metric),
-         in_points(p.upper, metric), "yes" if p.front else "", _speed(p.folder))
+    trained = any(p.recovered is not None for p in points)
+    rows = [
+        (f"{p.fraction:g}", str(p.heads), *_figures(p, metric), *(_figures(p.recovered, metric) if trained else ()),
+         "yes" if p.front else "", _speed(p.folder))
         for p in points
     ]  # fmt: skip
     names = [">budget", ">heads gone", f">{metric}", f">drop, {unit(metric)}", ">cannot exclude", "front", "speed"]
+    if trained:
+        names[2:5] = [f">{metric}, before", *names[3:5], ">trained", ">drop", ">cannot exclude"]
     return names, rows
+
+
+def _figures(found: Any, metric: str) -> tuple[str, ...]:
+    from headwise.prune.report.formats import in_metric, in_points
+
+    if found is None:
+        return ("not cut", "", "")
+    return in_metric(found.value, metric), in_points(found.drop, metric), in_points(found.upper, metric)
 
 
 def _metric(folder: Path) -> str:

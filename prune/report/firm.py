@@ -97,7 +97,19 @@ def trained(report: Report) -> str:
     on = f"the loss on {formats.count(found.get('held_out'))} held-out texts"
     if before is not None and before == after:
         return f"{what}no epoch lowered {on} ({formats.number(before)}), so the weights stayed as they were."
-    return f"{what}{on} went from {formats.number(before)} to {formats.number(after)}."
+    return f"{what}{on} went from {formats.number(before)} to {formats.number(after)}.{_gained(found, report.accuracy)}"
+
+
+def _gained(recovery: Mapping[str, Any], accuracy: Mapping[str, Any]) -> str:
+    """What the training brought on the texts that judge, as a further sentence."""
+    untrained, metric = recovery.get("untrained") or {}, str(accuracy.get("metric", ""))
+    if untrained.get("drop") is None or accuracy.get("drop") is None:
+        return ""
+    then, now = (
+        f"{formats.in_metric((found.get('cut') or {}).get('value'), metric)} (drop {formats.in_points(found['drop'], metric)})"
+        for found in (untrained, accuracy)
+    )
+    return f" On the texts that judge, {metric} was {then} before the training and is {now} after it."
 
 
 def strayed(report: Report) -> dict[str, Any]:

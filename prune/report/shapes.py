@@ -130,16 +130,19 @@ class _Example(_Part):
     score: Sides | None = None
 
 
-class _Accuracy(_Part):
-    metric: Words
-    kind: Words | None = None
-    higher_is_better: Yes | None = None
+class _Cost(_Part):
     dense: _Value = _Value()
     cut: _Value = _Value()
     drop: Amount | None = None
     interval: tuple[Amount | None, Amount | None] | None = None
     upper: Amount | None = None
     p: Amount | None = None
+
+
+class _Accuracy(_Cost):
+    metric: Words
+    kind: Words | None = None
+    higher_is_better: Yes | None = None
     test: Words | None = None
     flips: _Flips | None = None
     n: Count | None = None
@@ -239,6 +242,7 @@ class _Recovery(_Part):
     kind: Words
     epochs: Count = 0
     loss: Sides = {}
+    untrained: _Cost | None = None
     texts: Count | None = None
     held_out: Count | None = None
     lora: Count | None = None

@@ -330,7 +330,8 @@ def write_extras(run: Path) -> Path:
     write_json(
         run / "recovery.json",
         {"schema": 1, "kind": "distil", "epochs": 2, "loss": {"before": 0.5, "after": 0.25}, "path": [0.5, 0.3, 0.25],
-         "texts": 70, "held_out": 10, "lora": 8},
+         "texts": 70, "held_out": 10, "lora": 8,
+         "untrained": {"cut": {"value": 0.71}, "drop": 0.25, "interval": [0.2, 0.3], "upper": 0.29, "p": 0.001}},
     )  # fmt: skip
     write_json(
         run / "latency.json",

@@ -215,10 +215,10 @@ def test_limits_that_are_broken_mark_the_run_and_give_exit_code_3(brief, place, 
 
 
 def test_a_failed_proof_saves_nothing(brief, place, tmp_path, monkeypatch):
-    import headwise.prune.pipeline as pipeline
+    from headwise.prune import carving
 
     wrong = lambda *a: {"schema": 1, "passed": False, "worst": 1.0, "limit": 1e-5, "sites": {"0": 1.0}}  # noqa: E731
-    monkeypatch.setattr(pipeline, "_proof", wrong)
+    monkeypatch.setattr(carving, "prove", wrong)
     with pytest.raises(ProofFailed):
         run(recipe(place), output_dir=tmp_path / "run")
     assert not (tmp_path / "run").exists()

@@ -3,6 +3,7 @@
 import itertools
 import json
 import os
+import pickle
 import shutil
 import signal
 from dataclasses import replace
@@ -14,17 +15,20 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headwise.analysis.errors import BadInput
+from headwise.analysis.identity import weights_hash
 from headwise.analysis.sites import Site, find_sites
-from headwise.prune import judging
+from headwise.prune import judging, sweep_points
 from headwise.prune import sweep as sweeping
 from headwise.prune.checkpoint import load
+from headwise.prune.cli.sweep import _table
 from headwise.prune.importance.fisher import QuadraticCosts
 from headwise.prune.plan import Plan
 from headwise.prune.recipe import Recipe
 from headwise.prune.report import write_sweep
 from headwise.prune.selection import Budget, Keep, select
 from headwise.prune.selection.path import walk
-from headwise.prune.sweep import Point, sweep
+from headwise.prune.sweep import sweep
+from headwise.prune.sweep_points import Point
 from tests.prune import tiny_run
 
 scenes = st.fixed_dictionaries(
@@ -149,12 +153,12 @@ def test_a_killed_sweep_goes_on_and_ends_with_the_same_numbers(place, done, tmp_
     walked, asked = [], []
     monkeypatch.setattr(sweeping, "walk", lambda *a, **k: walked.append(a))
 
-    def other_processes(errand, plans, jobs):
+    def other_processes(errand, tasks, jobs, label):
         """As several processes would: each begins anew from the errand."""
-        asked.extend(plans)
+        asked.extend(tasks)
         mine = errand.start()
-        for name, remove in plans.items():
-            yield name, mine(remove)
+        for name, task in tasks.items():
+            yield name, pickle.loads(pickle.dumps(task))(mine)
 
     monkeypatch.setattr(sweeping, "side_by_side", other_processes)
     points = sweep(recipe(place), SHARES, target, resume=True, jobs=2, which="none")
@@ -169,17 +173,54 @@ def test_a_killed_sweep_goes_on_and_ends_with_the_same_numbers(place, done, tmp_
 
 @pytest.mark.slow
 def test_several_processes_give_the_numbers_of_one(place, done, tmp_path):
-    points = sweep(recipe(place), SHARES, begun(place, tmp_path / "many"), jobs=3, which="none", resume=True)
+    how = {"which": [0.5, 0.75], "resume": True}
+    sweep(recipe(place, TRAINED), SHARES, begun(place, tmp_path / "one"), **how)
+    points = sweep(recipe(place, TRAINED), SHARES, begun(place, tmp_path / "many"), jobs=3, **how)
     assert [point.drop for point in points] == [point.drop for point in done]
     for share in SHARES:
-        for name in ("plan", "accuracy", "compensation"):
-            assert told(tmp_path / "many", share, name) == told(place / "done", share, name)
+        names = ["plan", "accuracy", "compensation", *(["recovery", "proof"] if share > 0.25 else [])]
+        for name in names:
+            assert told(tmp_path / "many", share, name) == told(tmp_path / "one", share, name)
+    for share in (0.5, 0.75):
+        one, many = (tmp_path / name / f"budget-{share:g}" / "checkpoint" for name in ("one", "many"))
+        assert weights_hash(load(one)) == weights_hash(load(many))
+    errand = judging.Errand("schema: 1\nscore: {kind: random}", tmp_path, None, False, 1)
     with pytest.raises(BadInput, match="no model"):
-        list(
-            judging.side_by_side(
-                judging.Errand("schema: 1\nscore: {kind: random}", tmp_path, None, False, 1), {"a": {}, "b": {}}, 2
-            )
-        )
+        list(judging.side_by_side(errand, {"a": judging.Gate({}), "b": judging.Gate({})}, 2, ""))
+
+
+TRAINED = "recover={kind: finetune, epochs: 2, rate: 0.02}"
+
+
+def test_chosen_budgets_are_trained_once_and_both_figures_shown(place, tmp_path, monkeypatch):
+    target, timed = begun(place, tmp_path / "trained"), sweeping.compare_speed
+
+    def interrupted(*args, **kwargs):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(sweeping, "compare_speed", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        sweep(recipe(place, TRAINED), (0.25, 0.75), target, which=[0.75], resume=True)
+    monkeypatch.setattr(sweeping, "compare_speed", timed)
+    monkeypatch.setattr(judging, "recover", interrupted)
+    small, large = sweep(recipe(place, TRAINED), (0.25, 0.75), target, which=[0.75], resume=True)
+    recovery, accuracy = told(target, 0.75, "recovery"), told(target, 0.75, "accuracy")
+    assert recovery["loss"]["after"] < recovery["loss"]["before"], "else the weights are those of before"
+    assert (accuracy["judged"], told(target, 0.25, "accuracy")["judged"]) == ("cut", "gated")
+    before = told(place / "done", 0.75, "accuracy")
+    assert (large.value, large.drop, large.upper) == (before["cut"]["value"], before["drop"], before["upper"])
+    assert recovery["untrained"]["cut"] == before["cut"]
+    assert (large.recovered.value, large.recovered.drop) == (accuracy["cut"]["value"], accuracy["drop"])
+    assert large.recovered.value > large.value, "half of the texts tell the classes apart by their words"
+    assert small.recovered is None
+    table = (target / "sweep.md").read_text()
+    assert "the chosen budgets were trained (finetune) and judged again" in table
+    assert table.count("| not cut | – | – | – | – |") == 1
+    assert (target / "sweep.html").read_text().count('<circle class="dot"') == 2
+    assert large.recovered.value == json.loads((target / "sweep.json").read_text())["points"][1]["recovered"]["value"]
+    heading, rows = _table([small, large], "accuracy")
+    assert ">trained" in heading
+    assert [row[5] for row in rows] == ["not cut", f"{100 * large.recovered.value:.1f} %"]
 
 
 def test_what_is_not_nested_is_decided_budget_by_budget_and_said(place, done, tmp_path, caplog):
@@ -203,10 +244,11 @@ def test_gates_with_an_aim_are_trained_for_every_budget(place):
 
 def test_only_chosen_budgets_are_cut(place, tmp_path):
     points = [
-        Point(s, h, Path(str(s)), 0.9, d, None, None, d) for s, h, d in ((0.2, 2, 0.1), (0.4, 4, 0.0), (0.6, 6, 0.2))
+        Point(0.9, d, None, None, d, fraction=s, heads=h, folder=Path(str(s)))
+        for s, h, d in ((0.2, 2, 0.1), (0.4, 4, 0.0), (0.6, 6, 0.2))
     ]
     for which, chosen in (("front", [0.4, 0.6]), ("all", [0.2, 0.4, 0.6]), ("none", []), ([0.2], [0.2])):
-        found = sweeping._chosen(points, which)
+        found = sweep_points.chosen(points, which)
         assert [point.fraction for point in found if point.front] == [0.4, 0.6]
         assert [point.fraction for point in found if point.chosen] == chosen
 

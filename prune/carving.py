@@ -1,0 +1,90 @@
+"""Carving: a plan carried out on a copy of the model – repaired, cut, proven, and trained where the recipe says so."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from itertools import islice
+from typing import Any
+
+from torch import nn
+
+from headwise.analysis.batching import batches
+from headwise.analysis.texts import Corpus
+from headwise.prune.compensation.undo import given_back
+from headwise.prune.importance.calibration import Calibration
+from headwise.prune.plan import Plan
+from headwise.prune.proof import prove, require
+from headwise.prune.recipe import Recipe
+from headwise.prune.surgery import cut
+
+Facts = dict[str, Any]
+
+#: What is kept of a comparison from before the training.
+_UNTRAINED = ("dense", "cut", "drop", "interval", "upper", "p")
+_PROOF_BATCHES = 2
+
+
+@dataclass(frozen=True)
+class Carved:
+    """A cut model, not trained yet.
+
+    Attributes:
+        model: the dense model's copy without the heads.
+        repair: what the repair brought.
+        proof: how exactly gate and cut agree.
+    """
+
+    model: nn.Module
+    repair: Facts
+    proof: Facts
+
+
+def carve(
+    recipe: Recipe, calibration: Calibration, plan: Plan, texts: Corpus, tokenizer: Any, how: Mapping[str, Any],
+    known: Callable[[Callable[[], Facts]], Facts] = lambda make: make(),
+) -> Carved:  # fmt: skip
+    """Repair, cut and prove; the calibration's model is given back as it was.
+
+    Args:
+        recipe: how to repair.
+        calibration: model and texts that decided.
+        plan: which heads go.
+        texts: the calibration texts; the first real batches of them prove.
+        tokenizer: of the model.
+        how: batch size and length.
+        known: gives the proof, by what it is handed or from where it was kept.
+
+    Raises:
+        ProofFailed: gate and cut disagree.
+    """
+    dense = calibration.model
+    with given_back(dense, calibration.sites):
+        # Repair changes what is left before the cut, so that gate and cut stay comparable.
+        repair = recipe.compensate.repair(calibration, plan.remove)
+        inputs = next(iter(calibration.batches)).inputs
+        smaller = cut(copy.deepcopy(dense), plan, inputs=inputs).eval()
+        some = texts.sample(2 * _PROOF_BATCHES * 4, 0)
+        found = batches(some, tokenizer, model=dense, batch_size=8, max_length=how["max_length"])
+        first = [batch.inputs for batch in islice(found, _PROOF_BATCHES)]
+        proof = known(lambda: prove(dense, smaller, plan.remove, first))
+    require(proof)
+    return Carved(smaller, {"schema": 1, **repair}, proof)
+
+
+def recover(recipe: Recipe, calibration: Calibration, smaller: nn.Module, untrained: Callable[[], Facts]) -> Facts:
+    """Train a cut model in place as the recipe says; what `recovery.json` tells, or {} if nothing is to be trained.
+
+    Args:
+        recipe: how to train.
+        calibration: the dense model, the task and the texts that decided, on which it is trained.
+        smaller: the cut model.
+        untrained: compares it with the dense model on the texts that judge, before it is trained.
+    """
+    if recipe.recover.kind == "none":
+        return {}
+    before = {name: value for name, value in untrained().items() if name in _UNTRAINED}
+    dense, task, texts = calibration.model, calibration.task, calibration.batches
+    trained = recipe.recover.train(dense, smaller, task, texts, seed=recipe.seed)
+    return {"schema": 1, **trained, "untrained": before}
