@@ -20,7 +20,7 @@ from headwise.analysis.errors import BadInput
 from headwise.analysis.sites import find_sites
 from headwise.analysis.still import same_way, still
 from headwise.prune.adapters import low_rank
-from headwise.prune.divergence import divergence
+from headwise.prune.divergence import divergence, independent
 from headwise.prune.held_out import parted
 
 log = logging.getLogger("headwise")
@@ -47,7 +47,9 @@ class Towards:
         given = model(**batch.inputs, output_hidden_states=True)
         loss = torch.zeros(len(batch.texts), device=next(model.parameters()).device)
         if getattr(wanted, "logits", None) is not None:
-            loss = loss + divergence(wanted.logits.float(), given.logits.float(), batch)
+            loss = loss + divergence(
+                wanted.logits.float(), given.logits.float(), batch, independent=independent(self.dense)
+            )
         states = list(zip(_states(wanted), _states(given), strict=True))
         for (stream, want), (_, got) in states if self.hidden else ():
             rows = _real(batch, stream, want)

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from functools import partial
-from typing import Any, ClassVar, Literal
+from typing import ClassVar, Literal
 
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field
 
 from headwise.analysis.sites import Site
-from headwise.prune.importance.calibration import Calibration
+from headwise.prune.importance.calibration import DISTANCES, Calibration, Loss
 from headwise.prune.importance.resampled import PARTS, Resampled, weighted
 from headwise.prune.importance.scores import Scores, spread
 from headwise.prune.selection.blocks import blocks_of
@@ -32,10 +32,7 @@ class Ablation(BaseModel):
     passes_per_head: ClassVar[float] = 1 / 3
 
     kind: Literal["ablation"] = "ablation"
-    loss: Literal["labels", "predictions"] = Field(
-        default="labels",
-        description="the task's loss, or the divergence (KL) from the predictions with all heads, without labels",
-    )
+    loss: Loss = Field(default="labels", description=DISTANCES)
 
     def score(self, calibration: Calibration) -> Scores:
         """Scores per head, in units of the loss per text.
@@ -54,6 +51,7 @@ class Ablation(BaseModel):
         from headwise.analysis.gates import gated
         from headwise.analysis.progress import track
         from headwise.analysis.still import still
+        from headwise.prune.importance.apart import losses_of
         from headwise.prune.importance.parts import parts_of
 
         blocks = blocks_of(calibration.sites)
@@ -61,7 +59,7 @@ class Ablation(BaseModel):
         sums, texts = np.zeros((PARTS, 1 + len(heads))), np.zeros(PARTS)
         work = ((batch, index) for batch in calibration.batches for index in range(1 + len(heads)))
         total = len(calibration.batches) * (1 + len(heads)) if hasattr(calibration.batches, "__len__") else None
-        losses = self._losses(calibration)
+        asked = losses_of(calibration, self.loss, self.kind)
         with torch.no_grad(), still(calibration.model):
             for batch, index in track(work, total=total, label="Silencing heads one by one"):
                 silenced = {}
@@ -70,34 +68,11 @@ class Ablation(BaseModel):
                     silenced = {site.name: [head] for site in block.sites}
                 else:
                     np.add.at(texts, parts_of(batch.texts).numpy(), 1)
+                    losses = asked(batch)
                 with gated(calibration.model, silenced):
-                    found = losses(batch, index == 0).double().cpu().numpy()
+                    found = losses(calibration.model).double().cpu().numpy()
                 np.add.at(sums[:, index], parts_of(batch.texts).numpy(), found)
         return sums, texts
-
-    def _losses(self, calibration: Calibration) -> Callable[[Any, bool], Any]:
-        """From a batch, and whether no head is silenced, to a loss per text."""
-        from headwise.analysis.errors import BadInput
-
-        task, model, wanted = calibration.task, calibration.model, {}
-        if self.loss == "labels":
-            if task is None:
-                raise BadInput(
-                    "score ablation needs a task with a loss; choose a task, loss: predictions, or score magnitude"
-                )
-            return lambda batch, _: task.losses(model, batch)
-
-        def diverged(batch: Any, dense: bool) -> Any:
-            from headwise.prune.divergence import divergence
-
-            logits = getattr(model(**batch.inputs), "logits", None)
-            if logits is None:
-                raise BadInput(f"score ablation: {type(model).__name__} predicts nothing (no logits); use loss: labels")
-            if dense:
-                wanted[""] = logits.double()
-            return divergence(wanted[""], logits.double(), batch)
-
-        return diverged
 
 
 def _values(

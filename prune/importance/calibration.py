@@ -13,6 +13,11 @@ LOSSES = (
     "whose gradient: the task's loss; or, without labels, the divergence from the model's own predictions, "
     "or the outputs themselves"
 )
+#: The same for scores that close gates and look how far the model gets from what it said.
+DISTANCES = (
+    "the task's loss; or, without labels, the divergence (KL) from the dense model's predictions, or the mean squared "
+    "difference of its outputs"
+)
 
 
 @dataclass
@@ -56,7 +61,9 @@ class Calibration:
             unlabelled = {"outputs": Outputs, "predictions": Predictions}
             task = unlabelled[loss](self.seed) if loss in unlabelled else self.task
             if task is None:
-                raise BadInput("this score needs a task with a loss; choose a task, or score magnitude or random")
+                raise BadInput(
+                    "this score needs a task with a loss; choose a task, loss: predictions, or score magnitude or random"
+                )
             known = collect(
                 self.model,
                 self.sites,

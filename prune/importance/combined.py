@@ -6,11 +6,11 @@ from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Literal
 
 import numpy as np
-from pydantic import BaseModel, ConfigDict, Field, field_validator
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 from pydantic_core import PydanticCustomError
 
 from headwise.analysis.sites import Site
-from headwise.prune.importance.calibration import Calibration
+from headwise.prune.importance.calibration import LOSSES, Calibration, Loss
 from headwise.prune.importance.resampled import Resampled, untouched
 from headwise.prune.importance.scores import Scores
 
@@ -18,7 +18,8 @@ from headwise.prune.importance.scores import Scores
 class Combined(BaseModel):
     """Weighted mean of the ranks that other scores, each with its defaults, give a head; 0 lowest, 1 highest.
 
-    Equal scores share their mean rank. What a score knows about heads together is not used.
+    Equal scores share their mean rank. What a score knows about heads together is not used. All parts that look at a
+    loss look at the same.
 
     >>> Combined(scores={"gradient": 2, "redundancy": 1}).passes
     2.0
@@ -30,6 +31,7 @@ class Combined(BaseModel):
     scores: Mapping[str, Annotated[float, Field(gt=0)]] = Field(
         default={"gradient": 1.0, "redundancy": 1.0}, description="kind of score: its weight"
     )
+    loss: Loss = Field(default="labels", description=f"of the parts that look at one; {LOSSES}")
 
     @field_validator("scores")
     @classmethod
@@ -46,10 +48,17 @@ class Combined(BaseModel):
             )
         return dict(scores)
 
+    @model_validator(mode="after")
+    def _loss_of_some(self) -> Combined:
+        if self.loss != "labels" and not any(_looks(type(part)) for part, _ in self._parts()):
+            raise ValueError(f"loss: none of {', '.join(self.scores)} looks at a loss; leave it out")
+        return self
+
     def _parts(self) -> list[tuple[Any, float]]:
         from headwise.prune.importance import SCORES
 
-        return [(SCORES[kind](), weight) for kind, weight in self.scores.items()]
+        found = [(SCORES[kind], weight) for kind, weight in self.scores.items()]
+        return [(part(loss=self.loss) if _looks(part) else part(), weight) for part, weight in found]
 
     @property
     def passes(self) -> float:
@@ -70,6 +79,11 @@ class Combined(BaseModel):
         found = [(part.score(calibration), weight) for part, weight in self._parts()]
         values = _joined(calibration.sites, found)
         return Scores(self.kind, values, resampled=_resampled(calibration.sites, values, found))
+
+
+def _looks(score: type[BaseModel]) -> bool:
+    """Whether a score looks at a loss."""
+    return "loss" in score.model_fields
 
 
 def _joined(

@@ -7,19 +7,22 @@ from typing import ClassVar, Literal
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from headwise.analysis.errors import BadInput
-from headwise.prune.importance.calibration import Calibration
+from headwise.prune.importance.calibration import DISTANCES, Calibration, Loss
 from headwise.prune.importance.resampled import Resampled
 from headwise.prune.importance.scores import Scores, spread
 
 
 class Gates(BaseModel):
-    """How open a head's gate is after training all gates together on the task's loss.
+    """How open a head's gate is after training all gates together: on the task's loss, or without labels.
 
     `hard-concrete` draws gates that are often exactly 0 or 1 and adds a price for every open one (Voita et al., 2019,
     "Analyzing multi-head self-attention"; Louizos et al., 2018); the score is a gate's log alpha. With `heads` or
     `keep` there is no price: at every step all log alphas are moved together so that just as many gates are expected
     to be open. `subset` keeps exactly `heads`, or `keep` of all heads, at every step by a differentiable choice (Li
     et al., 2021, "Differentiable subset pruning of transformer heads"); the score is a head's logit.
+
+    With `loss: predictions` the gates learn to say what the dense model says (the divergence from it, averaged over
+    texts), with `outputs` to put out what it puts out; both read raw text and cost one more forward pass a step.
 
     With `weights: free` a copy of the model learns along with the gates, as it would recover after the cut; the copy
     is thrown away, and the plan is one for the model as it was.
@@ -32,6 +35,7 @@ class Gates(BaseModel):
     passes_per_head: ClassVar[float] = 0
 
     kind: Literal["gates"] = "gates"
+    loss: Loss = Field(default="labels", description=DISTANCES)
     form: Literal["hard-concrete", "subset"] = Field(default="hard-concrete", description="how gates are drawn")
     steps: int = Field(default=200, ge=1, le=1_000_000, strict=True, description="batches that are trained on")
     rate: float = Field(default=0.1, gt=0, le=10, description="learning rate (Adam)")
@@ -81,16 +85,16 @@ class Gates(BaseModel):
     def passes(self) -> float:
         """Forward-backward passes: unknown before the texts are; one batch a step, taken as one in thirty-two.
 
-        >>> Gates(steps=64).passes
-        2.0
+        >>> Gates(steps=96).passes, Gates(steps=96, loss="predictions").passes
+        (3.0, 4.0)
         """
-        return self.steps / 32
+        return self.steps * (3 if self.loss == "labels" else 4) / 96
 
     def score(self, calibration: Calibration) -> Scores:
         """Scores per head: the larger, the more open.
 
         Raises:
-            BadInput: no task, or a loss that the gates cannot change or that is not finite.
+            BadInput: no task, no predictions, or a loss that the gates cannot change or that is not finite.
         """
         from headwise.prune.importance.learning import learned
 

@@ -19,6 +19,7 @@ from headwise.analysis.gates import gated
 from headwise.analysis.progress import track
 from headwise.analysis.sites import Site
 from headwise.analysis.still import still
+from headwise.prune.importance.apart import losses_of
 from headwise.prune.importance.calibration import Calibration
 
 if TYPE_CHECKING:
@@ -91,10 +92,10 @@ def learned(calibration: Calibration, how: Gates) -> dict[str, np.ndarray]:
     """Log alphas or logits of the heads that exist, by site, after training.
 
     Raises:
-        BadInput: no task, a loss that the gates cannot change or that is not finite, or too many heads to stay open.
+        BadInput: no task where labels are asked for, no predictions where those are, a loss that the gates cannot
+            change or that is not finite, or too many heads to stay open.
     """
-    if calibration.task is None:
-        raise BadInput("score gates needs a task with a loss; choose a task, or score magnitude or random")
+    asked = losses_of(calibration, how.loss, how.kind)
     sites, model = calibration.sites, calibration.model
     owners = [(name, head) for name, site in sites.items() for head in site.kept]
     target = how.target(len(owners))
@@ -109,10 +110,11 @@ def learned(calibration: Calibration, how: Gates) -> dict[str, np.ndarray]:
         optimizer = torch.optim.Adam(learning)
         texts = itertools.islice(itertools.cycle(calibration.batches), how.steps)
         for step, batch in enumerate(track(texts, total=how.steps, label="Training gates")):
+            losses = asked(batch)
             with gated(model, gates=_by_site(draw(free, step), owners, sites)):
-                loss = calibration.task.losses(model, batch).mean()
+                loss = losses(model).mean()
             if not loss.requires_grad or not bool(torch.isfinite(loss)):
-                raise BadInput("score gates: the task's loss is not finite, or gates do not change it; choose another")
+                raise BadInput("score gates: the loss is not finite, or gates do not change it; choose another")
             optimizer.zero_grad()
             (loss + price * open_probability(free).sum().to(loss)).backward()
             optimizer.step()

@@ -36,14 +36,7 @@ class Outputs:
         Raises:
             BadInput: the model gives neither scores nor hidden states.
         """
-        found = model(**batch.inputs)
-        output = getattr(found, "logits", None)
-        scored = output is not None
-        if not scored and getattr(found, "start_logits", None) is not None:
-            output = torch.stack([found.start_logits, found.end_logits], dim=-1)
-        output = output if output is not None else getattr(found, "last_hidden_state", None)
-        if output is None:
-            raise BadInput(f"loss outputs: {type(model).__name__} gives neither logits nor hidden states; use labels")
+        output, scored = put_out(model, batch)
         rows: list[Tensor] = []
         for text, row in zip(batch.texts, output.double(), strict=True):
             generator = torch.Generator().manual_seed((int(text.id[:12], 16) + self.seed) % 2**63)
@@ -52,6 +45,24 @@ class Outputs:
                 row = _one_token(row, batch, index, generator)
             rows.append((_direction(len(row), scored and len(row) > 1, generator).to(row) * row).sum())
         return torch.stack(rows)
+
+
+def put_out(model: nn.Module, batch: Batch) -> tuple[Tensor, bool]:
+    """What a model puts out, [batch, …, output], and whether these are scores of classes or words.
+
+    Raises:
+        BadInput: the model gives neither scores nor hidden states.
+    """
+    found = model(**batch.inputs)
+    output: Tensor | None = getattr(found, "logits", None)
+    if output is not None:
+        return output, True
+    if getattr(found, "start_logits", None) is not None:
+        return torch.stack([found.start_logits, found.end_logits], dim=-1), False
+    output = getattr(found, "last_hidden_state", None)
+    if output is None:
+        raise BadInput(f"loss outputs: {type(model).__name__} gives neither logits nor hidden states; use labels")
+    return output, False
 
 
 def outputs_of(model: nn.Module, batches: Iterable[Batch], seed: int = 0) -> dict[str, float]:

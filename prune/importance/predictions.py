@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from headwise.analysis.batching import Batch
 from headwise.analysis.errors import BadInput
+from headwise.prune.divergence import independent
 
 
 @dataclass(frozen=True)
@@ -34,23 +35,33 @@ class Predictions:
         Raises:
             BadInput: the model predicts nothing, or not one thing per text or token.
         """
-        logits = getattr(model(**batch.inputs), "logits", None)
-        if logits is None:
-            raise BadInput(f"loss predictions: {type(model).__name__} predicts nothing (no logits); use loss: outputs")
+        logits = logits_of(model, batch)
         if logits.ndim == 2:
             valid = torch.ones(len(logits), 1, dtype=torch.bool)
             logits = logits.unsqueeze(1)
         else:
             valid = valid_of(batch, logits)
-        independent = getattr(model.config, "problem_type", None) == "multi_label_classification"
+        each_alone = independent(model)
         rows = []
         for text, row, real in zip(batch.texts, logits, valid.to(logits.device), strict=True):
             # Not the seeds of the random directions, so that both losses can be asked for in one run.
             generator = torch.Generator().manual_seed((int(text.id[:12], 16) + 7919 * (self.seed + 1)) % 2**63)
             real_row = row[real]
-            each = _surprise(real_row if row.dtype == torch.float64 else real_row.float(), independent, generator)
+            each = _surprise(real_row if row.dtype == torch.float64 else real_row.float(), each_alone, generator)
             rows.append(each.sum() / max(len(each), 1) ** 0.5)
         return torch.stack(rows)
+
+
+def logits_of(model: nn.Module, batch: Batch) -> Tensor:
+    """What a model predicts of a batch.
+
+    Raises:
+        BadInput: it predicts nothing.
+    """
+    logits: Tensor | None = getattr(model(**batch.inputs), "logits", None)
+    if logits is None:
+        raise BadInput(f"loss predictions: {type(model).__name__} predicts nothing (no logits); use loss: outputs")
+    return logits
 
 
 def valid_of(batch: Batch, logits: Tensor) -> Tensor:
@@ -68,12 +79,12 @@ def valid_of(batch: Batch, logits: Tensor) -> Tensor:
     )
 
 
-def _surprise(logits: Tensor, independent: bool, generator: torch.Generator) -> Float[Tensor, " token"]:
+def _surprise(logits: Tensor, each_alone: bool, generator: torch.Generator) -> Float[Tensor, " token"]:
     """-log p of a drawn prediction per row of [token, class]; one class is a number with unit variance."""
     if logits.shape[-1] == 1:
         noise = torch.randn(logits.shape, generator=generator).to(logits)
         return (logits * noise).sum(-1)
-    if independent:
+    if each_alone:
         drawn = (torch.rand(logits.shape, generator=generator).to(logits) < logits.detach().sigmoid()).to(logits)
         return nn.functional.binary_cross_entropy_with_logits(logits, drawn, reduction="none").sum(-1)
     chances = logits.detach().softmax(-1).cumsum(-1)

@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Any, ClassVar, Literal
 
 import numpy as np
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from headwise.analysis.errors import BadInput
-from headwise.prune.importance.calibration import Calibration
+from headwise.prune.importance.calibration import LOSSES, Calibration, Loss
 from headwise.prune.importance.gradient import Gradient
 from headwise.prune.importance.resampled import Resampled
 from headwise.prune.importance.scores import Scores
@@ -36,6 +36,13 @@ class Redundancy(BaseModel):
     matters: Literal["gradient", "norm"] = Field(
         default="gradient", description="who stays: the head the loss leans on, or the one with the largest context"
     )
+    loss: Loss = Field(default="labels", description=f"of `matters: gradient`; {LOSSES}")
+
+    @model_validator(mode="after")
+    def _loss_of_gradient(self) -> Redundancy:
+        if self.loss != "labels" and self.matters != "gradient":
+            raise ValueError(f"loss belongs to matters: gradient; matters: {self.matters} looks at none")
+        return self
 
     #: Forward-backward passes over the calibration texts per head.
     passes_per_head: ClassVar[float] = 0
@@ -110,7 +117,7 @@ class Redundancy(BaseModel):
     ) -> tuple[np.ndarray, Scores | None]:
         """What decides who stays, and the score that it is from, if it is one."""
         if self.matters == "gradient":
-            gradient = Gradient().score(calibration)
+            gradient = Gradient(loss=self.loss).score(calibration)
             return np.array([gradient[name][head] for name, head in heads]), gradient
         norms: Any = calibration.evidence.arrays.get("statistics/context_norm")
         if norms is None:

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import torch
 from pydantic import TypeAdapter
+from scipy.stats import rankdata
 
 from headwise.analysis.capture import capture
 from headwise.analysis.errors import BadInput
@@ -51,6 +52,7 @@ VARIANTS = {
     "predictions": Fisher(loss="predictions"),
     "outputs": SCORES["taylor2"](loss="outputs"),
     "diverging": SCORES["ablation"](loss="predictions"),
+    "apart": SCORES["ablation"](loss="outputs"),
     "length": SCORES["activation"](mean="length"),
     "standard": SCORES["variance"](normalize="standard"),
     "weighted": Reconstruction(weight="gradient"),
@@ -301,6 +303,26 @@ def test_confidence_and_roles_are_read_from_the_evidence():
         SCORES["confidence"]().score(calibration(model))
 
 
+def test_combined_hands_its_loss_to_all_parts_that_look_at_one():
+    model = made("gpt2")
+    kinds = [
+        kind for kind, score in SCORES.items() if "loss" in score.model_fields and kind not in ("combined", "gates")
+    ]
+    assert {"ablation", "fisher", "gradient", "reconstruction", "redundancy", "taylor2"} == set(kinds)
+    evidence = analysed(model, batched())
+    # No task: whatever looked at labels would say so.
+    context = Calibration(model, find_sites(model), batched(12), evidence=evidence)
+    scores = dict.fromkeys([*kinds, "magnitude"], 1.0)
+    found = SCORES["combined"](scores=scores, loss="predictions").score(context)
+    parts = [SCORES[kind](loss="predictions").score(context) for kind in kinds] + [SCORES["magnitude"]().score(context)]
+    by_hand = np.mean([rankdata(flat(part)) - 1 for part in parts], axis=0) / (len(flat(found)) - 1)
+    np.testing.assert_allclose(flat(found), by_hand)
+    with pytest.raises(BadInput, match="choose a task, loss: predictions"):
+        SCORES["combined"]().score(context)
+    with pytest.raises(ValueError, match="matters: norm looks at none"):
+        Redundancy(matters="norm", loss="outputs")
+
+
 def test_combined_is_the_weighted_mean_of_ranks():
     model = made("bert")
     context = calibration(model)
@@ -310,6 +332,8 @@ def test_combined_is_the_weighted_mean_of_ranks():
     np.testing.assert_allclose(flat(found), (3 * ranks["gradient"] + ranks["magnitude"]) / 4)
     alone = SCORES["combined"](scores={"magnitude": 1.0}).score(context)
     assert list(flat(alone).argsort()) == list(parts["magnitude"].argsort())
+    with pytest.raises(ValueError, match="none of magnitude, random looks at a loss"):
+        SCORES["combined"](scores={"magnitude": 1.0, "random": 1.0}, loss="predictions")
     for wrong in ({}, {"nose": 1.0}, {"combined": 1.0}, {"gradient": 0.0}):
         with pytest.raises(ValueError, match="scores"):
             SCORES["combined"](scores=wrong)

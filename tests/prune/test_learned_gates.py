@@ -6,6 +6,7 @@ import torch
 
 from headwise.analysis.errors import BadInput
 from headwise.analysis.gates import gated
+from headwise.analysis.projections import output_weight
 from headwise.analysis.sites import find_sites
 from headwise.prune.importance import SCORES, Calibration
 from tests.prune.importance_scene import batched, flat, made
@@ -45,6 +46,81 @@ def test_gates_find_the_planted_head(how):
     best = max(((name, head) for name in found for head in range(4)), key=lambda place: found[place[0]][place[1]])
     assert best == ("1", 2)
     assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
+
+
+def leaning(name, site, head):
+    """A model that says what it says by one head: the columns of all others are next to nothing."""
+    model = made("bert" if name == "bare" else name)
+    for where, found in find_sites(model).items():
+        weight = output_weight(model, found)
+        for other in range(found.heads):
+            weight.data[:, 8 * other : 8 * other + 8] *= 1 if (where, other) == (site, head) else 0.02
+    return model.bert if name == "bare" else model
+
+
+@pytest.mark.parametrize(
+    ("name", "how"),
+    [
+        ("gpt2", {"loss": "predictions", "price": 0.05}),
+        ("gpt2", {"loss": "predictions", "form": "subset", "heads": 1}),
+        ("gpt2", {"loss": "predictions", "form": "subset", "heads": 1, "weights": "free"}),
+        ("bare", {"loss": "outputs", "price": 0.05}),
+        ("bare", {"loss": "outputs", "form": "subset", "keep": 0.125}),
+    ],
+)
+def test_gates_find_the_planted_head_without_labels(name, how):
+    model = leaning(name, "1", 2)
+    found = SCORES["gates"](steps=30, rate=0.2, **how).score(Calibration(model, find_sites(model), batched(), seed=1))
+    best = max(((site, head) for site in found for head in range(4)), key=lambda place: found[place[0]][place[1]])
+    assert best == ("1", 2)
+
+
+def test_losses_without_labels_are_those_of_the_formulas():
+    from headwise.prune.importance.apart import losses_of
+
+    for name in ("bert", "gpt2", "bare"):
+        model = leaning(name, "1", 2)
+        batch, shut = batched(12)[0], {"1": [2]}
+        valid = batch.tokens[""].valid
+        with torch.no_grad():
+            outputs = [model(**batch.inputs)]
+            with gated(model, shut):
+                outputs.append(model(**batch.inputs))
+        dense, silenced = (getattr(found, "logits", None) for found in outputs)
+        context = Calibration(model, find_sites(model), [batch])
+        if name == "bare":
+            off = outputs[1].last_hidden_state - outputs[0].last_hidden_state
+            with pytest.raises(BadInput, match=r"BertModel predicts nothing .* use loss: outputs"):
+                losses_of(context, "predictions", "gates")(batch)
+        else:
+            off = (silenced - silenced.mean(-1, keepdim=True)) - (dense - dense.mean(-1, keepdim=True))
+            nats = torch.nn.functional.kl_div(
+                silenced.log_softmax(-1), dense.log_softmax(-1), reduction="none", log_target=True
+            ).sum(-1)
+        for loss, each in (("predictions", None if name == "bare" else nats), ("outputs", off.square().mean(-1))):
+            if each is None:
+                continue
+            expected = each if each.ndim == 1 else torch.stack([r[v].mean() for r, v in zip(each, valid, strict=True)])
+            measure = losses_of(context, loss, "gates")(batch)
+            torch.testing.assert_close(measure(model), torch.zeros(12, dtype=torch.float64), atol=1e-12, rtol=0)
+            with gated(model, shut):
+                torch.testing.assert_close(measure(model).detach(), expected)
+            assert float(expected.min()) > 1e-6
+
+
+def test_labels_that_each_are_a_yes_or_no_diverge_one_by_one():
+    from headwise.prune.divergence import divergence
+
+    wanted, given = torch.randn(2, 5, 3, dtype=torch.float64)
+    p, q = wanted.sigmoid(), given.sigmoid()
+    by_hand = (p * (p / q).log() + (1 - p) * ((1 - p) / (1 - q)).log()).sum(-1)
+    torch.testing.assert_close(divergence(wanted, given, batched(5)[0], independent=True), by_hand)
+
+
+def test_without_a_task_the_message_says_what_does_without_labels():
+    model = made("bert")
+    with pytest.raises(BadInput, match="score gates needs a task with a loss; choose a task, loss: predictions"):
+        SCORES["gates"]().score(Calibration(model, find_sites(model), batched()))
 
 
 def test_drawn_gates_are_gates():
