@@ -143,6 +143,7 @@ def _carry_out(
 
     plan = stages.saved("plan.json", lambda: decide(recipe, calibration, evidence, made, judge, latency), Plan)
     evidence = stages.replaced("evidence", evidence, represented(evidence, plan, recipe.score.kind))
+    calibration.decided()
     tell_growth(dense, sites, plan.remove)
     stages.json("stability.json", lambda: plan.made_with["stability"])
     before = fitted.judge(dense, material.evaluation)

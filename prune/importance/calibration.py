@@ -41,11 +41,12 @@ class Calibration:
     seed: int = 0
     _passes: dict[str, Any] = field(default_factory=dict, repr=False)
 
-    def gradients(self, moments: bool = False, loss: str = "labels") -> Any:
+    def gradients(self, moments: bool = False, loss: str = "labels", slopes: bool = False) -> Any:
         """One forward-backward pass (`gradients.Collected`), made once and then remembered.
 
         Args:
             moments: whether gradient-weighted moments are wanted too.
+            slopes: whether second moments of the gradients at the outputs are.
             loss: `labels` for the task's loss; `outputs` and `predictions` are losses without labels.
 
         Raises:
@@ -57,7 +58,7 @@ class Calibration:
         from headwise.prune.importance.predictions import Predictions
 
         known = self._passes.get(loss)
-        if known is None or (moments and not known.fit):
+        if known is None or (moments and not known.fit) or (slopes and not known.slopes):
             unlabelled = {"outputs": Outputs, "predictions": Predictions}
             task = unlabelled[loss](self.seed) if loss in unlabelled else self.task
             if task is None:
@@ -69,7 +70,9 @@ class Calibration:
                 self.sites,
                 self.batches,
                 task,
-                moments=moments,
+                # What was had before stays had.
+                moments=moments or bool(known and known.fit),
+                slopes=slopes or bool(known and known.slopes),
                 label="Gradients of the loss",
             )
             self._passes[loss] = known
@@ -82,6 +85,11 @@ class Calibration:
         if "none" not in self._passes:
             self._passes["none"] = collect(self.model, self.sites, self.batches, label="Moments of contexts")
         return self._passes["none"]
+
+    def decided(self) -> None:
+        """Let go of what only decides: second moments of gradients, as large as those of contexts."""
+        for known in self._passes.values():
+            getattr(known, "slopes", {}).clear()
 
     def outputs(self) -> dict[str, float]:
         """One forward pass: what the model puts out along each text's random direction, made once and remembered."""

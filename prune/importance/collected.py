@@ -252,34 +252,72 @@ class Collected:
             )
         counts = valid if slopes is None else valid * slopes.masked_fill(~valid.unsqueeze(-1), 0.0).square().sum(-1)
         self.columns[site.name].add(parts, contexts, counts.to(contexts))
-        if slopes is not None:
-            if site.name not in self.slopes:
-                self.slopes[site.name] = Moments.zeros(slopes.shape[-1], slopes.device).second
-            self.slopes[site.name] += (slopes[valid].T @ slopes[valid]).to(self.slopes[site.name])
 
-    def complete(self, nothing: Mapping[str, Callable[[], tuple[GateSums, Moments | None, Tensor]]]) -> None:
+    def add_slopes(
+        self, site: Site, slopes: Float[Tensor, "batch query out"], valid: Bool[Tensor, "batch query"]
+    ) -> None:
+        """Count a batch's gradients at the projection's output in.
+
+        >>> found, site = Collected(), Site("0", "attn", "attn.o", 1, 1, 2)
+        >>> found.add_slopes(site, torch.tensor([[[1.0, 2.0], [9.0, 9.0]]]), torch.tensor([[True, False]]))
+        >>> found.slopes["0"].tolist()
+        [[1.0, 2.0], [2.0, 4.0]]
+        """
+        if site.name not in self.slopes:
+            self.slopes[site.name] = Moments.zeros(slopes.shape[-1], slopes.device).second
+        self.slopes[site.name] += (slopes[valid].T @ slopes[valid]).to(self.slopes[site.name])
+
+    def complete(self, nothing: Mapping[str, Callable[[], Empty]], moments: bool, slopes: bool) -> None:
         """Give sites that no loss ran through the sums of nothing: to this task their heads are worth 0.
 
         Args:
-            nothing: site name -> what makes empty gate sums, moments (None if they are not collected) and slopes;
-                asked only for sites that lack something, since a wide site's are large.
+            nothing: site name -> what says how large its sums are; asked only for sites that lack some.
+            moments: whether there are to be moments of contexts.
+            slopes: whether there are to be second moments of gradients.
 
         >>> found = Collected(examples=1, weighted=True)
-        >>> found.complete({"0": lambda: (GateSums.zeros(2, 8), None, torch.zeros(8, 8))})
-        >>> found.gates["0"].total().absolute.tolist()
-        [0.0, 0.0]
+        >>> found.complete({"0": lambda: Empty(2, 8, 8, "cpu")}, False, True)
+        >>> found.gates["0"].total().absolute.tolist(), found.slopes["0"].shape, found.fit
+        ([0.0, 0.0], torch.Size([8, 8]), {})
         """
-        tables = (self.fit, self.held, *((self.gates, self.slopes) if self.weighted else ()))
         for name, make in nothing.items():
-            if all(name in table for table in tables):
-                continue
-            gates, moments, slopes = make()
-            if self.weighted:
-                self.gates.setdefault(name, gates)
-            if moments is not None:
-                self.fit.setdefault(name, moments)
-                self.held.setdefault(name, moments)
-                heads, device = gates.absolute.shape[1], moments.first.device
-                self.columns.setdefault(name, ColumnSums.zeros(len(moments.first), heads, device))
-                if self.weighted:
-                    self.slopes.setdefault(name, slopes)
+            if self.weighted and name not in self.gates:
+                self.gates[name] = make().gates()
+            if slopes and name not in self.slopes:
+                self.slopes[name] = make().slopes()
+            if moments and name not in self.fit:
+                self.fit[name] = self.held[name] = make().moments()
+                self.columns[name] = make().of_columns()
+
+
+@dataclass(frozen=True)
+class Empty:
+    """How large the sums of a site are that nothing came by.
+
+    Attributes:
+        heads: that exist.
+        columns: of its contexts.
+        out: of its output.
+        device: where they would be.
+    """
+
+    heads: int
+    columns: int
+    out: int
+    device: torch.device | str
+
+    def gates(self) -> GateSums:
+        """Sums at its gates."""
+        return GateSums.zeros(self.heads, self.columns, self.device)
+
+    def moments(self) -> Moments:
+        """Moments of its contexts."""
+        return Moments.zeros(self.columns, self.device)
+
+    def slopes(self) -> Tensor:
+        """Second moments of gradients at its output."""
+        return Moments.zeros(self.out, self.device).second
+
+    def of_columns(self) -> ColumnSums:
+        """Sums of single columns."""
+        return ColumnSums.zeros(self.columns, self.heads, self.device)

@@ -24,8 +24,7 @@ from headwise.analysis.projections import output_weight
 from headwise.analysis.sites import Site
 from headwise.analysis.still import still
 from headwise.analysis.texts import Text
-from headwise.prune.importance.collected import Collected, GateSums
-from headwise.prune.importance.moments import Moments
+from headwise.prune.importance.collected import Collected, Empty, GateSums
 from headwise.prune.importance.parts import parts_of
 
 #: One text in eight checks the repair that the others were fitted on, chosen by its content.
@@ -48,6 +47,7 @@ def collect(
     task: Any = None,
     *,
     moments: bool = True,
+    slopes: bool = False,
     label: str = "Reading contexts",
 ) -> Collected:
     """Everything that scores and repair want to know, from one pass; the model is given back as it was.
@@ -58,7 +58,8 @@ def collect(
         batches: calibration texts.
         task: its `losses(model, batch)` gives a differentiable loss per text, no text's loss depending on
             another text; None for a forward pass alone (unweighted moments, no gradients).
-        moments: whether moments of contexts (and of output gradients) are wanted.
+        moments: whether moments of contexts are wanted, with a task weighted by its gradients.
+        slopes: whether second moments of the task's gradients at the outputs are.
         label: what the progress bar says.
 
     Raises:
@@ -74,7 +75,7 @@ def collect(
     found = Collected(weighted=task is not None)
     with still(model), torch.set_grad_enabled(task is not None):
         for batch in track(batches, label=label):
-            _Pass(model, sites, batch, found, moments).run(task)
+            _Pass(model, sites, batch, found, moments, slopes).run(task)
             found.examples += len(batch.texts)
             np.add.at(found.texts, parts_of(batch.texts).numpy(), 1)
     if not found.examples:
@@ -84,16 +85,14 @@ def collect(
             "the task's loss has no gradient at any head (a divergence from the model's own predictions has "
             "none at the dense model); use a task with labels, `loss: predictions`, or score magnitude or ablation"
         )
-    found.complete({name: partial(_empty, model, site, moments) for name, site in sites.items()})
+    found.complete({name: partial(_empty, model, site) for name, site in sites.items()}, moments, slopes)
     return found
 
 
-def _empty(model: nn.Module, site: Site, moments: bool) -> tuple[GateSums, Moments | None, Tensor]:
+def _empty(model: nn.Module, site: Site) -> Empty:
     weight = output_weight(model, site)
     out, columns = weight.shape
-    gates = GateSums.zeros(columns // site.head_dim, columns, weight.device)
-    slopes = Moments.zeros(out, weight.device).second
-    return gates, Moments.zeros(columns, weight.device) if moments else None, slopes
+    return Empty(columns // site.head_dim, columns, out, weight.device)
 
 
 class _Pass:
@@ -103,9 +102,10 @@ class _Pass:
     """
 
     def __init__(
-        self, model: nn.Module, sites: Mapping[str, Site], batch: Batch, found: Collected, moments: bool
+        self, model: nn.Module, sites: Mapping[str, Site], batch: Batch, found: Collected, moments: bool, slopes: bool
     ) -> None:
-        self.model, self.sites, self.batch, self.found, self.moments = model, sites, batch, found, moments
+        self.model, self.sites, self.batch, self.found = model, sites, batch, found
+        self.moments, self.slopes = moments, slopes
         self.held = held_out(batch.texts)
         self.parts = parts_of(batch.texts)
         self.leaves: list[Tensor] = []
@@ -160,12 +160,14 @@ class _Pass:
         if not self.running[path]:
             return
         site, context, valid = self.running[path].pop()
+        if self.moments or self.slopes:
+            output.register_hook(lambda slope: self._sloped(site, context, by_token(slope, valid), valid))
+
+    def _sloped(self, site: Site, context: Tensor, slope: Tensor, valid: Tensor) -> None:
         if self.moments:
-            output.register_hook(
-                lambda slope: self.found.add_contexts(
-                    site, by_token(context, valid), valid, self.held, self.parts, by_token(slope, valid)
-                )
-            )
+            self.found.add_contexts(site, by_token(context, valid), valid, self.held, self.parts, slope)
+        if self.slopes:
+            self.found.add_slopes(site, slope, valid)
 
     def _scored(self, _module: nn.Module, _args: Any, output: Any) -> None:
         logits = getattr(output, "logits", None)

@@ -2,19 +2,26 @@
 
 from __future__ import annotations
 
+import copy
+import math
 from collections.abc import Mapping
-from typing import Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
+from headwise.analysis.progress import track
 from headwise.analysis.sites import Site
 from headwise.prune.importance.alone import cost_alone
 from headwise.prune.importance.calibration import LOSSES, Calibration, Loss
+from headwise.prune.importance.priced import Gone, Priced, Shelf
 from headwise.prune.importance.resampled import Resampled
 from headwise.prune.importance.rounds import ranks_in_rounds
 from headwise.prune.importance.scores import Scores, removal_ranks
-from headwise.prune.selection.blocks import Block
+from headwise.prune.selection.blocks import Block, Room
+
+if TYPE_CHECKING:
+    from headwise.prune.importance.repair_cost import RepairCost
 
 
 class Reconstruction(BaseModel):
@@ -96,8 +103,10 @@ class Reconstruction(BaseModel):
         )
 
     def _costs(self, calibration: Calibration) -> RepairCosts:
+        # What `output` weighs by takes no moments of contexts: those are had from the forward pass.
+        whole = self.weight == "gradient"
+        slopes = None if self.weight == "none" else calibration.gradients(moments=whole, slopes=True, loss=self.loss)
         contexts = calibration.moments(self.weight, self.loss)
-        slopes = None if self.weight == "none" else calibration.gradients(moments=True, loss=self.loss)
         scaled = bool(self.scaled)
         if self.scaled == "auto" and self.loss != "outputs" and slopes is not None:
             scaled = not slopes.token_scores
@@ -118,16 +127,32 @@ class RepairCosts:
     def __init__(self, model: Any, contexts: Any, slopes: Any, ridge: float, *, scaled: bool = False) -> None:
         self._model, self._contexts, self._slopes, self._ridge = model, contexts, slopes, ridge
         self._scaled = scaled and slopes is not None
-        self._ready: dict[str, tuple[np.ndarray, np.ndarray]] = {}
+        self._known: dict[str, dict[Gone, dict[tuple[int, ...], float]]] = {}
+        self._shelf = Shelf()
 
-    def start(self, block: Block) -> Any:
-        """The costs (`RepairCost`) of a block that has lost nothing in this selection."""
+    def start(self, block: Block) -> Priced:
+        """The costs of a block that has lost nothing in this selection."""
+        return Priced(block.name, lambda: self._first(block), self._known.setdefault(block.name, {}), self._shelf)
+
+    def ahead(self, rooms: Mapping[str, Room]) -> None:
+        """Work out the prices that a greedy removal asks, one block after the other, where not all fit the memory.
+
+        The order of removals inside a block does not depend on other blocks. So one block's matrices are made, used
+        to the end and let go, where a removal that goes back and forth between blocks would make them again and again.
+        """
+        from headwise.prune.selection.greedy import greedy
+
+        widths = [len(self._contexts.fit[name].first) for name in rooms]
+        if len(rooms) < 2 or sum(2 * 8 * width**2 for width in widths) <= self._shelf.room:
+            return
+        for name, room in track(rooms.items(), total=len(rooms), label="Costs after repair"):
+            greedy({name: copy.copy(room)}, self, math.inf)
+
+    def _first(self, block: Block) -> RepairCost:
         from headwise.prune.importance.repair_cost import RepairCost
 
         site = block.sites[0]
-        if block.name not in self._ready:
-            self._ready[block.name] = self._measure(block)
-        second, worth = self._ready[block.name]
+        second, worth = self._measure(block)
         width = site.head_dim
         columns = {head: np.arange(place * width, (place + 1) * width) for place, head in enumerate(site.kept)}
         return RepairCost(second, worth, columns, self._ridge)

@@ -47,6 +47,15 @@ class RepairCost:
         self._worth = (worth + worth.T) / 2
         self._columns = columns
 
+    @property
+    def bytes(self) -> int:
+        """What the matrices take.
+
+        >>> RepairCost(np.eye(2), np.eye(2), {}).bytes
+        64
+        """
+        return int(self._inverse.nbytes + self._worth.nbytes)
+
     def costs(self, units: Sequence[tuple[int, ...]]) -> np.ndarray:
         """What each unit adds to the error after repair, shape [unit].
 

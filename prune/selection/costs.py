@@ -7,7 +7,7 @@ from typing import Protocol, runtime_checkable
 
 import numpy as np
 
-from headwise.prune.selection.blocks import Block
+from headwise.prune.selection.blocks import Block, Room
 
 
 @runtime_checkable
@@ -29,6 +29,15 @@ class Costs(Protocol):
 
     def start(self, block: Block) -> BlockCost:
         """The costs of a block from which this selection has removed nothing yet."""
+        ...
+
+
+@runtime_checkable
+class Ahead(Protocol):
+    """Costs that are better worked out block by block before a removal goes back and forth between blocks."""
+
+    def ahead(self, rooms: Mapping[str, Room]) -> None:
+        """Make ready for a greedy removal from these rooms, which stay as they are."""
         ...
 
 

@@ -10,7 +10,7 @@ from typing import Literal
 import numpy as np
 
 from headwise.prune.selection.blocks import Room
-from headwise.prune.selection.costs import BlockCost, Costs
+from headwise.prune.selection.costs import Ahead, BlockCost, Costs
 from headwise.prune.selection.meters import Meter, freed
 
 Scope = Literal["model", "site", "uniform"]
@@ -85,6 +85,8 @@ def greedy(
     >>> [step.heads for step in steps]
     [(1,), (2,)]
     """
+    if isinstance(costs, Ahead):
+        costs.ahead(rooms)
     states = {name: costs.start(room.block) for name, room in rooms.items()}
     spare = dict(quota) if quota is not None else {}
     offers = {name: cheapest(room, states[name]) for name, room in rooms.items()}

@@ -162,7 +162,8 @@ def test_moments_are_those_of_numpy():
 def test_repair_costs_need_no_second_measurement():
     model = made("bert")
     context = calibration(model)
-    costs = RepairCosts(model, context.moments("gradient"), context.gradients(moments=True), 1e-2)
+    slopes = context.gradients(moments=True, slopes=True)
+    costs = RepairCosts(model, context.moments("gradient"), slopes, 1e-2)
     block = blocks(model)["0"]
     first = costs.start(block)
     first.remove((0,))
