@@ -20,6 +20,8 @@ WAVES = (TOKENS, 64, 128, 400, 1600, 4000)
 _PIXELS = ("pixel_values", "pixel_values_videos", "images", "image", "prompt_pixel_values", "prompt_masks")
 _SIGNALS = ("input_features", "input_values", "audio_values", "past_values", "audio_mel")
 _GRIDS = ("grid_thw", "image_grid_thw", "video_grid_thw", "target_sizes", "spatial_shapes")
+#: What is seen or heard.
+SENSES = (*_PIXELS, *_SIGNALS)
 _MASKS = ("attention_mask", "input_features_mask", "feature_attention_mask", "audio_mel_mask", "pixel_attention_mask")
 
 

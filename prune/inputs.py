@@ -22,7 +22,7 @@ def inputs_to_time(model: nn.Module, batch: int, length: int, seed: int = 0) -> 
 
     What the ids are does not change the work; special ids are left out, because some models count positions
     or pool by them. An encoder-decoder reads and writes `length` tokens. A model that sees or hears gets images
-    of its own size, or five seconds of noise, whatever the length.
+    of its own size, or five seconds of noise, whatever the length; one that compares texts with these gets both.
 
     Raises:
         BadInput: the model's config knows no vocabulary: give inputs of your own.
@@ -64,7 +64,15 @@ def inputs_to_time(model: nn.Module, batch: int, length: int, seed: int = 0) -> 
             inputs["input_ids"][:, -1] = eos
         if "decoder_input_ids" in inspect.signature(model.forward).parameters:
             inputs["decoder_input_ids"] = rows()
+    if _compares(model):
+        inputs |= {name: value for name, value in _shown(model, batch, seed).items() if name in synthetic.SENSES}
     return inputs
+
+
+def _compares(model: Any) -> bool:
+    """Whether texts are compared with images or clips (CLIP), so that both are needed."""
+    senses = set(synthetic.SENSES) & inspect.signature(model.forward).parameters.keys()
+    return bool(senses) and model.config.get_text_config() is not model.config and not model.can_generate()
 
 
 def reads(model: nn.Module) -> bool:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import copy
 import hashlib
 import json
 import logging
@@ -13,7 +12,6 @@ import time
 from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
@@ -25,11 +23,10 @@ from headwise.analysis.sites import Site
 from headwise.prune.environment import now
 from headwise.prune.inputs import fitting, inputs_to_time
 from headwise.prune.latency import Latency, Timed, fitted
-from headwise.prune.metering import shape_of, weightless
+from headwise.prune.metering import shape_of, sharing
 from headwise.prune.quiet import ready
 from headwise.prune.selection.blocks import Block, Room, Unit, blocks_of
 from headwise.prune.selection.reach import walked
-from headwise.prune.surgery import cut
 from headwise.prune.timing import Clock, interleaved, synchroniser
 
 log = logging.getLogger("headwise")
@@ -159,19 +156,8 @@ def _versions(
                 for site in block.sites
                 if len(kept[name]) < len(site.kept)
             }
-            found.append(({name: len(left) for name, left in kept.items()}, _sharing(model, remove)))
+            found.append(({name: len(left) for name, left in kept.items()}, sharing(model, remove)))
     return found
-
-
-def _sharing(model: nn.Module, remove: Mapping[str, list[int]]) -> nn.Module:
-    """A cut copy that shares every parameter whose shape the cut leaves alone."""
-    shapes = {name: parameter.shape for name, parameter in model.named_parameters()}
-    without: Any = cut(weightless(model), remove)
-    after = {name: parameter.shape for name, parameter in without.named_parameters()}
-    same = [p for name, p in model.named_parameters() if after.get(name) == shapes[name]]
-    twin = copy.deepcopy(model, {id(parameter): parameter for parameter in same})
-    smaller: nn.Module = cut(twin, remove)
-    return smaller
 
 
 def _processor(device: torch.device) -> str:

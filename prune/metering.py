@@ -1,15 +1,18 @@
-"""Metering: what heads of a model take of its parameters, operations and cache."""
+"""Metering: what heads of a model take of its parameters, operations and cache, found out by cutting copies of it."""
 
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import torch
 from torch import nn
 
 from headwise.analysis.errors import BadInput, first_line
+from headwise.analysis.projections import output_weight
 from headwise.analysis.sites import Site
 from headwise.prune.inputs import inputs_to_time
 from headwise.prune.operations import operations, parameters
@@ -17,6 +20,9 @@ from headwise.prune.selection import Budget
 from headwise.prune.selection.blocks import Block, Unit, blocks_of
 from headwise.prune.selection.meters import Linear, gone
 from headwise.prune.surgery import cut
+from headwise.prune.tasks.outcome import judging
+
+Takes = Callable[[Mapping[str, Sequence[int]]], float | int]
 
 
 class NeedsWeights(BadInput):
@@ -34,7 +40,7 @@ def meter_of(model: nn.Module, sites: Mapping[str, Site], budget: Budget, unit: 
 
     Raises:
         BadInput: a cache budget for a model that keeps no cache, or single heads of shared groups.
-        NeedsWeights: operations of a model without weights that asks for values in its forward pass.
+        NeedsWeights: operations or cache of a model without weights that asks for values in its forward pass.
 
     >>> from transformers import BertConfig, BertModel
     >>> from headwise.analysis.sites import find_sites
@@ -46,76 +52,99 @@ def meter_of(model: nn.Module, sites: Mapping[str, Site], budget: Budget, unit: 
     blocks = blocks_of(sites)
     if not budget.metered:
         return None
-    if unit == "head" and any(block.sites[0].kv_heads < block.heads for block in blocks.values()):
+    grouped = any(block.sites[0].kv_heads < block.heads for block in blocks.values())
+    if unit == "head" and grouped:
         raise BadInput(
             f"remove: {budget.amount} cannot be counted with unit head where queries are grouped: unequal groups "
             "repeat keys and values; use unit group or even"
         )
-    if budget.amount == "cache":
-        return _cache(model, blocks, unit)
-    per_head, per_group = _parameters(model, blocks)
-    if budget.amount == "parameters":
-        return _whole("parameters", float(parameters(model)), per_head, per_group, blocks)
-    tokens = budget.length or 1
-    for name, block in blocks.items():
-        # Every weight is used once a token; scores and weighted values take two products more.
-        calls, width = len(block.sites), block.sites[0].head_dim
-        per_head[name] = calls * (2 * tokens * per_head[name] + 4 * tokens**2 * width)
-        per_group[name] = calls * 2 * tokens * per_group[name]
-    return _whole("operations", _operations(model, tokens), per_head, per_group, blocks)
+    takes = _takes(model, budget)
+    now = takes({})
+    if budget.amount == "cache" and not now:
+        raise BadInput(f"remove: {type(model).__name__} keeps no key/value cache; give heads, parameters or operations")
+    if budget.amount == "cache" and unit == "even" and grouped:
+        raise BadInput("remove: cache is freed by whole key/value groups; use unit group")
+    meter = _parts(model, blocks, takes, budget.amount, now)
+    # The dense model takes what this one does and what earlier cuts freed.
+    return Linear(budget.amount, now + gone(meter, blocks), meter.per_head, meter.per_group, meter.first)
+
+
+def _takes(model: nn.Module, budget: Budget) -> Takes:
+    """From heads to what the model takes without them, counted on copies without weights where that is possible."""
+    count: Callable[[nn.Module], float | int] = {
+        "parameters": parameters, "operations": partial(_operations, tokens=budget.length or 1), "cache": _cached,
+    }[budget.amount]  # fmt: skip
+    try:
+        count(weightless(model))
+    except Exception as error:
+        # Whatever a foreign forward raises that asks a tensor for its values, it may run with weights.
+        if next(model.parameters()).is_meta:
+            raise NeedsWeights(
+                f"remove: {budget.amount} of {type(model).__name__} are counted by a forward pass, which takes its "
+                f"weights ({first_line(error)})"
+            ) from error
+        return lambda heads: count(sharing(model, heads))
+    return lambda heads: count(cut(weightless(model), heads))
 
 
 def _operations(model: nn.Module, tokens: int) -> float:
+    return float(operations(model, _inputs(model, tokens)))
+
+
+def _inputs(model: nn.Module, tokens: int) -> dict[str, Any]:
     inputs = inputs_to_time(model, 1, tokens)
-    if not next(model.parameters()).is_meta:
-        return float(operations(model, inputs))
-    # Whether a mask masks anything is asked of its values, which a model without weights has not.
-    inputs.pop("attention_mask", None)
-    try:
-        return float(operations(model, inputs))
-    except (RuntimeError, NotImplementedError) as error:
-        raise NeedsWeights(
-            f"remove: operations of {type(model).__name__} are counted by a forward pass, which takes its weights "
-            f"({first_line(error)})"
-        ) from error
+    if next(model.parameters()).is_meta:
+        # Whether a mask masks anything is asked of its values, which a model without weights has not.
+        inputs.pop("attention_mask", None)
+    return inputs
 
 
-def _whole(
-    name: str, now: float, per_head: dict[str, float], per_group: dict[str, float], blocks: Mapping[str, Block]
-) -> Linear:
-    """The meter of the dense model: what the model takes now and what earlier cuts freed."""
-    meter = Linear(name, now, per_head, per_group)
-    return Linear(name, now + gone(meter, blocks), per_head, per_group)
+def _cached(model: nn.Module) -> float:
+    """Keys and values that a model holds for a text which no window cuts off."""
+    known = inspect.signature(model.forward).parameters.values()
+    if not any(p.name == "use_cache" or p.kind is p.VAR_KEYWORD for p in known):
+        return 0.0
+    with judging(model):
+        held = getattr(model(**{**_inputs(model, 2), "use_cache": True}), "past_key_values", None)
+    caches = [getattr(held, name, None) for name in ("self_attention_cache", "cross_attention_cache")]
+    layers = [layer for cache in (held, *caches) for layer in getattr(cache, "layers", ())]
+    pairs = [(getattr(layer, "keys", None), getattr(layer, "values", None)) for layer in layers]
+    return float(sum(part.numel() for pair in pairs for part in pair if isinstance(part, torch.Tensor)))
 
 
-def _cache(model: nn.Module, blocks: Mapping[str, Block], unit: Unit) -> Linear:
-    if not getattr(getattr(model, "config", None), "is_decoder", False) and not _generates(model):
-        raise BadInput(f"remove: {type(model).__name__} keeps no key/value cache; give heads, parameters or operations")
-    if unit == "even" and any(block.sites[0].kv_heads < block.heads for block in blocks.values()):
-        raise BadInput("remove: cache is freed by whole key/value groups; use unit group")
-    per_group = {name: 2.0 * block.sites[0].head_dim * len(block.sites) for name, block in blocks.items()}
-    total = sum(part * blocks[name].sites[0].kv_heads for name, part in per_group.items())
-    return Linear("cache", total, dict.fromkeys(blocks, 0.0), per_group)
-
-
-def _generates(model: nn.Module) -> bool:
-    from headwise.prune.tasks.causal_lm import is_causal_lm
-
-    return is_causal_lm(model) or bool(getattr(getattr(model, "config", None), "is_encoder_decoder", False))
-
-
-def _parameters(model: nn.Module, blocks: Mapping[str, Block]) -> tuple[dict[str, float], dict[str, float]]:
-    """Parameters of a query head and of a key/value group, found out by cutting a copy without weights."""
-    per_head, per_group = {}, {}
-    known: dict[tuple[Any, ...], tuple[float, float]] = {}
+def _parts(model: nn.Module, blocks: Mapping[str, Block], takes: Takes, name: str, now: float | int) -> Linear:
+    """The parts of a query head, of a key/value group and of a block's first cut, found out by cutting copies."""
+    known: dict[tuple[Any, ...], tuple[float, float, float]] = {}
+    alike = {n: (*shape_of(block), len(output_weight(model, block.sites[0]))) for n, block in blocks.items()}
     # What a head takes does not depend on how many there are: of blocks alike the fullest is cut.
-    for block in sorted(blocks.values(), key=lambda block: -len(block.kept)):
-        alike = shape_of(block)
-        if not known.get(alike, (0.0, 0.0))[0]:
-            known[alike] = _measured(model, block)
-    for name, block in blocks.items():
-        per_head[name], per_group[name] = known[shape_of(block)]
-    return per_head, per_group
+    for each, block in sorted(blocks.items(), key=lambda item: -len(item[1].kept)):
+        if alike[each] not in known and len(block.kept) > 1 and not any(call.refusal for call in block.sites):
+            known[alike[each]] = _measured(block, takes, now)
+    parts = {each: known.get(alike[each], (0.0, 0.0, 0.0)) for each in blocks}
+    head, group, first = ({each: part[i] for each, part in parts.items()} for i in range(3))
+    return Linear(name, now, head, group, first)
+
+
+def _measured(block: Block, takes: Takes, now: float | int) -> tuple[float, float, float]:
+    groups: dict[int, list[int]] = {}
+    for head in block.kept:
+        groups.setdefault(block.sites[0].group(head), []).append(head)
+    gone_already = [head for head in range(block.heads) if head not in block.kept]
+
+    def lost(*heads: int) -> float:
+        return float(now) - takes({site.name: sorted({*heads, *gone_already}) for site in block.sites})
+
+    ours, *others = groups.values()
+    if len(ours) < 2:
+        alone = lost(*ours)
+        if gone_already or not others[1:]:
+            return alone, 0.0, 0.0
+        # The first cut may add something: where a stack shares a table (T5), a block that is cut gets its own.
+        second = lost(*ours, *others[0]) - alone
+        return second, 0.0, second - alone
+    # One head of every group: with unequal groups the cut repeats keys and values, which hides what a head takes.
+    alone = lost(*(group[0] for group in groups.values())) / len(groups)
+    return alone, lost(*ours) - alone * len(ours) if others else 0.0, 0.0
 
 
 def shape_of(block: Block) -> tuple[Any, ...]:
@@ -126,28 +155,6 @@ def shape_of(block: Block) -> tuple[Any, ...]:
     """
     site = block.sites[0]
     return site.heads, site.kv_heads, site.head_dim, site.kind, site.stack, len(block.sites)
-
-
-def _measured(model: nn.Module, block: Block) -> tuple[float, float]:
-    site = block.sites[0]
-    if len(block.kept) < 2 or any(call.refusal for call in block.sites):
-        return 0.0, 0.0
-    groups: dict[int, list[int]] = {}
-    for head in block.kept:
-        groups.setdefault(site.group(head), []).append(head)
-    first = next(iter(groups.values()))
-    if len(first) < 2:
-        return float(_lost(model, block, first)), 0.0
-    # One head of every group: with unequal groups the cut repeats keys and values, which hides what a head takes.
-    alone = _lost(model, block, [group[0] for group in groups.values()]) / len(groups)
-    return alone, _lost(model, block, first) - alone * len(first) if len(groups) > 1 else 0.0
-
-
-def _lost(model: nn.Module, block: Block, heads: list[int]) -> int:
-    before = [head for head in range(block.heads) if head not in block.kept]
-    twin = weightless(model)
-    cut(twin, {site.name: sorted({*heads, *before}) for site in block.sites})
-    return parameters(model) - parameters(twin)
 
 
 def weightless(model: nn.Module) -> Any:
@@ -162,3 +169,21 @@ def weightless(model: nn.Module) -> Any:
     for buffer in model.buffers():
         memo[id(buffer)] = torch.empty_like(buffer, device="meta")
     return copy.deepcopy(model, memo)
+
+
+def sharing(model: nn.Module, remove: Mapping[str, Sequence[int]]) -> nn.Module:
+    """A cut copy that shares every parameter whose shape the cut leaves alone.
+
+    >>> from transformers import BertConfig, BertModel
+    >>> model = BertModel(BertConfig(hidden_size=8, num_hidden_layers=1, num_attention_heads=2, vocab_size=9))
+    >>> smaller = sharing(model, {"0": [1]})
+    >>> smaller.embeddings.word_embeddings.weight is model.embeddings.word_embeddings.weight
+    True
+    """
+    shapes = {name: parameter.shape for name, parameter in model.named_parameters()}
+    without: Any = cut(weightless(model), remove)
+    after = {name: parameter.shape for name, parameter in without.named_parameters()}
+    same = [p for name, p in model.named_parameters() if after.get(name) == shapes[name]]
+    twin = copy.deepcopy(model, {id(parameter): parameter for parameter in same})
+    smaller: nn.Module = cut(twin, remove)
+    return smaller

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol, runtime_checkable
 
 from headwise.prune.selection.blocks import Block
@@ -57,12 +57,14 @@ class Linear:
         total: what the dense model takes.
         per_head: block name -> part of a query head, over all calls.
         per_group: block name -> part of a key/value group, over all calls.
+        first: block name -> what a block that has lost a head takes besides, if anything.
     """
 
     name: str
     total: float | int
     per_head: Mapping[str, float]
     per_group: Mapping[str, float]
+    first: Mapping[str, float] = field(default_factory=dict)
 
     def used(self, block: Block, kept: Sequence[int]) -> float:
         """Parts of the heads and of the groups that they read.
@@ -74,7 +76,8 @@ class Linear:
         (19.0, 11.0, 8.0)
         """
         groups = {block.sites[0].group(head) for head in kept}
-        return self.per_head[block.name] * max(len(kept), 1) + self.per_group[block.name] * max(len(groups), 1)
+        first = self.first.get(block.name, 0.0) if len(kept) < block.heads else 0.0
+        return self.per_head[block.name] * max(len(kept), 1) + self.per_group[block.name] * max(len(groups), 1) + first
 
 
 @dataclass(frozen=True)
