@@ -16,7 +16,6 @@ from headwise.prune.compensation.undo import given_back
 from headwise.prune.importance import Scores
 from headwise.prune.importance.calibration import Calibration
 from headwise.prune.latency import Latency
-from headwise.prune.metering import meter_of
 from headwise.prune.plan import Plan
 from headwise.prune.recipe import Recipe
 from headwise.prune.searching import search
@@ -106,7 +105,8 @@ def choose(
 def _meter(recipe: Recipe, calibration: Calibration, budget: Budget | Time, latency: Latency | None) -> Meter | None:
     if isinstance(budget, Time):
         return latency.meter() if latency is not None else None
-    return meter_of(calibration.model, calibration.sites, budget, recipe.unit)
+    meter: Meter | None = calibration.meter(budget, recipe.unit)
+    return meter
 
 
 def foreseen(

@@ -41,12 +41,15 @@ class Calibration:
     seed: int = 0
     _passes: dict[str, Any] = field(default_factory=dict, repr=False)
 
-    def gradients(self, moments: bool = False, loss: str = "labels", slopes: bool = False) -> Any:
+    def gradients(
+        self, moments: bool = False, loss: str = "labels", slopes: bool = False, grouped: bool = False
+    ) -> Any:
         """One forward-backward pass (`gradients.Collected`), made once and then remembered.
 
         Args:
             moments: whether gradient-weighted moments are wanted too.
             slopes: whether second moments of the gradients at the outputs are.
+            grouped: whether both are to be kept by group of texts as well, if they have to be made and are not too large.
             loss: `labels` for the task's loss; `outputs` and `predictions` are losses without labels.
 
         Raises:
@@ -73,23 +76,28 @@ class Calibration:
                 # What was had before stays had.
                 moments=moments or bool(known and known.fit),
                 slopes=slopes or bool(known and known.slopes),
+                grouped=grouped,
                 label="Gradients of the loss",
             )
             self._passes[loss] = known
         return known
 
-    def contexts(self) -> Any:
+    def contexts(self, grouped: bool = False) -> Any:
         """One forward pass with unweighted moments (`gradients.Collected`), made once and then remembered."""
         from headwise.prune.importance.gradients import collect
 
         if "none" not in self._passes:
-            self._passes["none"] = collect(self.model, self.sites, self.batches, label="Moments of contexts")
+            self._passes["none"] = collect(
+                self.model, self.sites, self.batches, grouped=grouped, label="Moments of contexts"
+            )
         return self._passes["none"]
 
     def decided(self) -> None:
-        """Let go of what only decides: second moments of gradients, as large as those of contexts."""
+        """Let go of what only decides: second moments of gradients, and moments by group of texts."""
         for known in self._passes.values():
-            getattr(known, "slopes", {}).clear()
+            if hasattr(known, "slopes"):
+                known.slopes.clear()
+                known.grouped = None
 
     def outputs(self) -> dict[str, float]:
         """One forward pass: what the model puts out along each text's random direction, made once and remembered."""
@@ -100,6 +108,17 @@ class Calibration:
         found: dict[str, float] = self._passes["dense outputs"]
         return found
 
-    def moments(self, weight: str, loss: str = "labels") -> Any:
+    def moments(self, weight: str, loss: str = "labels", grouped: bool = False) -> Any:
         """Moments of contexts, `weight` being `gradient` or `none`."""
-        return self.gradients(moments=True, loss=loss) if weight == "gradient" else self.contexts()
+        if weight != "gradient":
+            return self.contexts(grouped)
+        return self.gradients(moments=True, loss=loss, grouped=grouped)
+
+    def meter(self, budget: Any, unit: Any) -> Any:
+        """What the budget is counted with (`metering.meter_of`), made once and remembered."""
+        from headwise.prune.metering import meter_of
+
+        key = f"meter of {budget!r} by {unit}"
+        if key not in self._passes:
+            self._passes[key] = meter_of(self.model, self.sites, budget, unit)
+        return self._passes[key]

@@ -12,6 +12,7 @@ from pydantic import ValidationError
 
 from headwise.analysis.errors import BadInput
 from headwise.analysis.sites import Site, find_sites
+from headwise.prune.importance.calibration import Calibration
 from headwise.prune.inputs import inputs_to_time
 from headwise.prune.metering import meter_of, weightless
 from headwise.prune.operations import operations, parameters
@@ -133,6 +134,14 @@ def test_a_cut_model_counts_what_is_gone():
     repeated = select(again, scores(again), budget, meter=meter)
     assert not repeated.steps
     assert repeated.remove == chosen.remove
+
+
+def test_a_decision_counts_once():
+    model = bert()
+    calibration = Calibration(model, find_sites(model), [])
+    meter = calibration.meter(Budget(operations=0.1, length=9), "group")
+    assert calibration.meter(Budget(operations=0.1, length=9), "group") is meter
+    assert calibration.meter(Budget(operations=0.1, length=8), "group").total < meter.total
 
 
 def test_the_cache_counts_groups_only():
