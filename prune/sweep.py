@@ -85,6 +85,8 @@ def sweep(
         )
         swept.judge(plans, errand, jobs)
         points = chosen([swept.point(share, plans[share]) for share in shares], which)
+        # What was cut before an interruption stays, whichever budgets are chosen now.
+        points = [replace(point, chosen=point.chosen or swept.is_cut(point.fraction)) for point in points]
         swept.cut({point.fraction: plans[point.fraction] for point in points if point.chosen}, errand, jobs)
         points = [replace(point, recovered=swept.recovered(point.fraction)) for point in points]
         told = {"schema": 1, "path": swept.path, "points": [asdict(p) | {"folder": str(p.folder)} for p in points]}
@@ -235,7 +237,7 @@ class _Sweep:
         """Cut, prove, train, save and time budgets, unless that is done."""
         todo: dict[float, Task] = {}
         for share, plan in plans.items():
-            if not (self._folder(share) / "checkpoint").exists():
+            if not self.is_cut(share):
                 todo[share] = Carve(plan, self._gated(share), self._folder(share) / "checkpoint.new")
         label = "Cutting budgets" if self.recipe.recover.kind == "none" else "Cutting and training budgets"
         for share, found in self._done(todo, errand, jobs, label):
@@ -245,6 +247,10 @@ class _Sweep:
                 self.stages.replace_json(f"{_name(share)}/speed.json", self._speed(share))
 
     def _keep_cut(self, share: float, found: Mapping[str, Any]) -> None:
+    def is_cut(self, share: float) -> bool:
+        """Whether a budget's checkpoint is there."""
+        return (self._folder(share) / "checkpoint").exists()
+
         self.stages.replace_json(f"{_name(share)}/proof.json", found["proof"])
         if "recovery" in found:
             # First what holds the figures from before the training, then those that take their place.

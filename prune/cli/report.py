@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -18,7 +19,10 @@ Target = Annotated[
 
 
 Verify = Annotated[
-    bool, typer.Option("--verify", help="Carry the run's recipe out again and compare plan and weights; exit code 1.")
+    bool,
+    typer.Option(
+        "--verify", help="Carry the recipe of a run or sweep out again, compare plans and weights; exit code 1."
+    ),
 ]
 
 
@@ -58,7 +62,7 @@ def _verify(runs: list[Path], *, device: str | None, trust_remote_code: bool, as
     """Say for every run whether its recipe gives the same again.
 
     Raises:
-        typer.Exit: with code 1, if plan or weights came out otherwise.
+        typer.Exit: with code 1, if a plan or weights came out otherwise.
     """
     with speaking(quiet):
         from headwise.prune.verifying import verify
@@ -68,14 +72,27 @@ def _verify(runs: list[Path], *, device: str | None, trust_remote_code: bool, as
             put_json(found)
     wrong = [one for one in found if not one["same"]]
     for one in wrong:
-        what = ", ".join(name for name, same in one["files"].items() if not same)
-        changed = "; ".join(f"{name}: {was['run']}, now {was['now']}" for name, was in one["differs"].items())
-        complain(
-            f"{one['run']} does not repeat: weights {one['weights']['run']}, now {one['weights']['again']}"
-            f"{f'; other files: {what}' if what else ''}{f'; changed since: {changed}' if changed else ''}"
-        )
+        weights = one["weights"]
+        parts = [f"weights {weights['run']}, now {weights['again']}"] if weights["run"] != weights["again"] else []
+        for before, found in (
+            ("files: ", [name for name, same in one["files"].items() if not same]),
+            ("changed since: ", [f"{k}: {v['run']}, now {v['now']}" for k, v in one["differs"].items()]),
+        ):
+            parts += [before + ", ".join(found)] if found else []
+        complain(f"{one['run']} does not repeat: {'; '.join(parts)}")
     if wrong:
         raise typer.Exit(1)
     if not quiet and not as_json:
         for one in found:
-            put(f"{one['run']}: the same plan and, bit for bit, the same weights ({one['weights']['run']})")
+            put(f"{one['run']}: {_same(one)}")
+
+
+def _same(found: Mapping[str, Any]) -> str:
+    """What a repetition gave again, in words."""
+    budgets, weights = found.get("budgets"), found["weights"]["run"]
+    if budgets is None:
+        return f"the same plan and, bit for bit, the same weights ({weights})"
+    plans = f"the same plans of {budgets['planned']} budget{'s' if budgets['planned'] > 1 else ''}"
+    if weights is None:
+        return f"{plans}; none was cut"
+    return f"{plans} and, bit for bit, the same weights of the {budgets['cut']} that were cut ({weights})"

@@ -17,9 +17,10 @@ from hypothesis import strategies as st
 from headwise.analysis.errors import BadInput
 from headwise.analysis.identity import weights_hash
 from headwise.analysis.sites import Site, find_sites
-from headwise.prune import judging, sweep_points
+from headwise.prune import judging, sweep_points, verifying
 from headwise.prune import sweep as sweeping
 from headwise.prune.checkpoint import load
+from headwise.prune.cli import main
 from headwise.prune.cli.sweep import _table
 from headwise.prune.importance.fisher import QuadraticCosts
 from headwise.prune.plan import Plan
@@ -29,6 +30,7 @@ from headwise.prune.selection import Budget, Keep, select
 from headwise.prune.selection.path import walk
 from headwise.prune.sweep import sweep
 from headwise.prune.sweep_points import Point
+from headwise.prune.verifying import verify
 from tests.prune import tiny_run
 
 scenes = st.fixed_dictionaries(
@@ -192,7 +194,7 @@ def test_several_processes_give_the_numbers_of_one(place, done, tmp_path):
 TRAINED = "recover={kind: finetune, epochs: 2, rate: 0.02}"
 
 
-def test_chosen_budgets_are_trained_once_and_both_figures_shown(place, tmp_path, monkeypatch):
+def test_chosen_budgets_are_trained_once_and_both_figures_shown(place, done, tmp_path, monkeypatch):
     target, timed = begun(place, tmp_path / "trained"), sweeping.compare_speed
 
     def interrupted(*args, **kwargs):
@@ -251,6 +253,38 @@ def test_only_chosen_budgets_are_cut(place, tmp_path):
         found = sweep_points.chosen(points, which)
         assert [point.fraction for point in found if point.front] == [0.4, 0.6]
         assert [point.fraction for point in found if point.chosen] == chosen
+
+
+def test_a_sweep_repeats_and_what_does_not_is_noticed(place, done, tmp_path, monkeypatch, capsys):
+    found = verify(place / "done")
+    assert found["same"]
+    assert {name for name, same in found["files"].items() if not same} == set()
+    assert {"budget-0.25/plan.json", "budget-0.75/accuracy.json", "budget-0.5/proof.json", "sweep.json"} <= set(
+        found["files"]
+    )
+    assert found["weights"]["run"] == found["weights"]["again"] is not None
+    assert found["budgets"] == {"planned": 3, "cut": 1}
+
+    def again(recipe, shares, target, **how):
+        assert (shares, how["which"]) == (list(SHARES), [0.5])
+        shutil.copytree(place / "done", target)
+
+    monkeypatch.setattr(verifying, "sweep", again)
+    changed = shutil.copytree(place / "done", tmp_path / "changed")
+    assert main(["report", "--verify", str(changed)]) == 0
+    assert (
+        "same plans of 3 budgets and, bit for bit, the same weights of the 1 that were cut" in capsys.readouterr().out
+    )
+    plan = json.loads((changed / "budget-0.25" / "plan.json").read_text())
+    (changed / "budget-0.25" / "plan.json").write_text(json.dumps(plan | {"remove": {}}))
+    assert main(["report", "--verify", str(changed)]) == 1
+    said = capsys.readouterr().err
+    assert "does not repeat: files: budget-0.25/plan.json" in said
+    with pytest.raises(BadInput, match=r"judged, not cut: verify its sweep"):
+        verify(changed / "budget-0.25")
+    (changed / "sweep.json").unlink()
+    with pytest.raises(BadInput, match=r"no finished sweep: sweep\.json is missing"):
+        verify(changed)
 
 
 @pytest.mark.parametrize(
