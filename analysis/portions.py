@@ -76,8 +76,8 @@ def map_bytes(heads: int, length: int) -> int:
     return heads * length * length * BYTES * COPIES
 
 
-def shortened(batch: Batch, length: int) -> Batch:
-    """The first text of a batch, cut to its first tokens.
+def shortened(batch: Batch, length: int, texts: int = 1) -> Batch:
+    """The first text of a batch, or the first few, cut to their first tokens.
 
     >>> from headwise.analysis.texts import Text
     >>> ids = torch.tensor([[5, 6, 7, 8]])
@@ -85,7 +85,7 @@ def shortened(batch: Batch, length: int) -> Batch:
     >>> shortened(Batch({"input_ids": ids}, [Text("a")], {"": tokens}), 2).inputs["input_ids"].tolist()
     [[5, 6]]
     """
-    return _rows(right_padded(batch), slice(0, 1), length)
+    return _rows(right_padded(batch), slice(0, texts), length)
 
 
 def _lengths(batch: Batch) -> list[int]:

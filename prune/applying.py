@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import logging
 from itertools import islice
 from pathlib import Path
@@ -24,6 +23,7 @@ from headwise.prune.recipe import Recipe
 from headwise.prune.removable import removable
 from headwise.prune.surgery import cut
 from headwise.prune.tasks import choose_task
+from headwise.prune.twin import twin
 
 log = logging.getLogger("headwise")
 
@@ -80,7 +80,7 @@ def apply_plan(
         repair = recipe.compensate.repair(Calibration(dense, sites, found, task=fitted, seed=recipe.seed), plan.remove)
     some = batches(texts.sample(_PROOF_TEXTS, 0), opened.tokenizer, model=dense, batch_size=8, max_length=128)
     inputs = [batch.inputs for batch in islice(some, _PROOF_BATCHES)]
-    smaller = cut(copy.deepcopy(dense), plan, inputs=inputs[0])
+    smaller = cut(twin(dense, sites.values()), plan, inputs=inputs[0])
     proof = prove(dense, smaller, plan.remove, inputs)
     require(proof)
     facts = {"plan": plan.model_dump(mode="json", by_alias=True), "base": opened.name, "compensation": repair}

@@ -11,13 +11,15 @@ from typing import Any
 from torch import nn
 
 from headwise.analysis.batching import batches
+from headwise.analysis.sites import find_sites
 from headwise.analysis.texts import Corpus
 from headwise.prune.compensation.undo import given_back
 from headwise.prune.importance.calibration import Calibration
 from headwise.prune.plan import Plan
-from headwise.prune.proof import prove, require
+from headwise.prune.proof import lightened, prove, require
 from headwise.prune.recipe import Recipe
 from headwise.prune.surgery import cut
+from headwise.prune.twin import twin
 
 Facts = dict[str, Any]
 
@@ -43,7 +45,7 @@ class Carved:
 
 def carve(
     recipe: Recipe, calibration: Calibration, plan: Plan, texts: Corpus, tokenizer: Any, how: Mapping[str, Any],
-    known: Callable[[Callable[[], Facts]], Facts] = lambda make: make(),
+    known: Callable[[Callable[[], Facts]], Facts] = lambda make: make(), *, apart: bool = False,
 ) -> Carved:  # fmt: skip
     """Repair, cut and prove; the calibration's model is given back as it was.
 
@@ -55,6 +57,7 @@ def carve(
         tokenizer: of the model.
         how: batch size and length.
         known: gives the proof, by what it is handed or from where it was kept.
+        apart: whether the copy has all weights for itself; one that is trained has anyway.
 
     Raises:
         ProofFailed: gate and cut disagree.
@@ -64,13 +67,21 @@ def carve(
         # Repair changes what is left before the cut, so that gate and cut stay comparable.
         repair = recipe.compensate.repair(calibration, plan.remove)
         inputs = next(iter(calibration.batches)).inputs
-        smaller = cut(copy.deepcopy(dense), plan, inputs=inputs).eval()
-        some = texts.sample(2 * _PROOF_BATCHES * 4, 0)
-        found = batches(some, tokenizer, model=dense, batch_size=8, max_length=how["max_length"])
-        first = [batch.inputs for batch in islice(found, _PROOF_BATCHES)]
-        proof = known(lambda: prove(dense, smaller, plan.remove, first))
+        whole = apart or recipe.recover.kind != "none"
+        copied = copy.deepcopy(dense) if whole else twin(dense, calibration.sites.values())
+        smaller = cut(copied, plan, inputs=inputs).eval()
+        proof = known(lambda: _proof(dense, smaller, plan, texts, tokenizer, how))
     require(proof)
     return Carved(smaller, {"schema": 1, **repair}, proof)
+
+
+def _proof(
+    dense: nn.Module, smaller: nn.Module, plan: Plan, texts: Corpus, tokenizer: Any, how: Mapping[str, Any]
+) -> Facts:
+    some = texts.sample(2 * _PROOF_BATCHES * 4, 0)
+    found = batches(some, tokenizer, model=dense, batch_size=8, max_length=how["max_length"])
+    first = [lightened(batch, find_sites(dense).values()).inputs for batch in islice(found, _PROOF_BATCHES)]
+    return prove(dense, smaller, plan.remove, first)
 
 
 def recover(recipe: Recipe, calibration: Calibration, smaller: nn.Module, untrained: Callable[[], Facts]) -> Facts:

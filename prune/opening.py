@@ -32,6 +32,7 @@ class Opened:
         name: hub id or folder, as the user said it.
         source: what was opened: the same, or the folder of the embedded model.
         facts: id, revision, class, auto_class, model_type, dtype, device and a hash of the weights, for the record.
+        lent: whether the model was open already, and somebody goes on using it.
     """
 
     model: nn.Module
@@ -39,6 +40,7 @@ class Opened:
     name: str
     source: str
     facts: dict[str, Any]
+    lent: bool = False
 
 
 def open_checkpoint(
@@ -61,7 +63,7 @@ def open_checkpoint(
     """
     from headwise.prune.checkpoint import load
 
-    source = where_is(name)
+    source, lent = where_is(name), model is not None
     where: dict[str, Any] = {"revision": revision} if revision else {}
     place = best_device() if device is None else device
     if model is None:
@@ -72,7 +74,7 @@ def open_checkpoint(
             model = _moved(model, place)
     if tokenizer is None:
         tokenizer = reader_of(model, source, trust_remote_code, where)
-    return Opened(model, tokenizer, name, source, _facts(name, revision, model))
+    return Opened(model, tokenizer, name, source, _facts(name, revision, model), lent)
 
 
 def best_device() -> str:

@@ -148,8 +148,9 @@ def _carry_out(
     stages.json("stability.json", lambda: plan.made_with["stability"])
     before = fitted.judge(dense, material.evaluation)
     carved = carve(
-        recipe, calibration, plan, material.calibration, tokenizer, how, known=partial(stages.json, "proof.json")
-    )
+        recipe, calibration, plan, material.calibration, tokenizer, how, partial(stages.json, "proof.json"),
+        apart=opened.lent,
+    )  # fmt: skip
     smaller, proof = carved.model, carved.proof
     stages.json("compensation.json", lambda: carved.repair)
     # Trained weights are saved with the checkpoint only, so a resumed run trains again, from the same seed.

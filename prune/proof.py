@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import contextlib
+import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from headwise.analysis.batching import Batch
 from headwise.analysis.errors import BadInput, ProofFailed
 from headwise.analysis.gates import gated, never_called
 from headwise.analysis.kernels import eager_kernel, kernel_of
+from headwise.analysis.portions import shortened
 from headwise.analysis.sites import Site, find_sites
 from headwise.analysis.still import still
+from headwise.prune.precision import AT_ONCE, at
 
 LIMIT = 1e-5
 # One unit in the last place of bfloat16 is 4e-3; four of them are rounding, not structure.
@@ -21,6 +26,11 @@ LIMIT_BFLOAT16 = 1.6e-2
 
 Inputs = Mapping[str, Any]
 Heads = Mapping[str, Sequence[int]]
+#: Holds a model in some precision for a while.
+Within = Callable[[nn.Module], contextlib.AbstractContextManager[None]]
+
+#: Bytes that inputs and outputs of all sites may take together, of both models.
+MOST_SEEN = 2 * 2**30
 
 
 def prove(dense: nn.Module, cut: nn.Module, remove: Heads, batches: Iterable[Inputs]) -> dict[str, Any]:
@@ -41,13 +51,39 @@ def prove(dense: nn.Module, cut: nn.Module, remove: Heads, batches: Iterable[Inp
         outputs, and `floor`, what the gated dense model differs by between two kernels, if it has two),
         and `passed`.
     """
-    sites = find_sites(dense)
     listed = list(batches)
-    with _at(torch.float32, dense, cut):
-        worst = _worst(dense, cut, remove, sites, listed)
-        end, floor = _end_to_end(dense, cut, remove, listed[0])
-    with _at(torch.bfloat16, dense, cut):
-        bfloat16 = max(_worst(dense, cut, remove, sites, listed[:1]).values(), default=0.0)
+    try:
+        found = _proved(dense, cut, remove, listed, AT_ONCE)
+    except RuntimeError:
+        # Weights of some layer are read where it does not run; whatever else it is comes again below.
+        found = {"passed": False}
+    return found if found["passed"] else _proved(dense, cut, remove, listed, math.inf)
+
+
+def lightened(batch: Batch, sites: Iterable[Site]) -> Batch:
+    """A batch of no more tokens than what every site gets and gives of them fits `MOST_SEEN`; at least one text.
+
+    Args:
+        batch: the first texts of those that prove.
+        sites: of the dense model.
+    """
+    a_token = 12 * sum(site.heads * site.head_dim for site in sites)
+    length = max((1, batch.width, *(tokens.valid.shape[1] for tokens in batch.tokens.values())))
+    fitting = max(16, MOST_SEEN // max(1, a_token))
+    if len(batch.texts) * length <= fitting:
+        return batch
+    return shortened(batch, min(length, fitting), max(1, fitting // length))
+
+
+def _proved(
+    dense: nn.Module, cut: nn.Module, remove: Heads, listed: Sequence[Inputs], at_once: float | int
+) -> dict[str, Any]:
+    sites = find_sites(dense)
+    half = partial(at, torch.bfloat16, at_once=at_once)
+    full = partial(at, torch.float32, at_once=at_once)
+    worst = _worst(dense, cut, remove, sites, listed, full)
+    end, floor = _end_to_end(dense, cut, remove, listed[0], full)
+    bfloat16 = max(_worst(dense, cut, remove, sites, listed[:1], half).values(), default=0.0)
     return {
         "schema": 1, "limit": LIMIT, "sites": worst, "worst": max(worst.values(), default=0.0),
         "bfloat16": {"worst": bfloat16, "limit": LIMIT_BFLOAT16}, "end_to_end": {"difference": end, **floor},
@@ -73,12 +109,17 @@ def require(proof: Mapping[str, Any]) -> None:
 
 
 def _worst(
-    dense: nn.Module, cut: nn.Module, remove: Heads, sites: Mapping[str, Site], batches: Sequence[Inputs]
-) -> dict[str, float]:
+    dense: nn.Module, cut: nn.Module, remove: Heads, sites: Mapping[str, Site], batches: Sequence[Inputs],
+    within: Within,
+) -> dict[str, float]:  # fmt: skip
     worst: dict[str, float] = {}
     for inputs in batches:
-        seen, outputs = _gated_pass(dense, remove, sites, inputs)
-        for name, output in _fed_pass(cut, inputs, seen).items():
+        # One model after the other: two in another precision would be more than both as they are.
+        with within(dense):
+            seen, outputs = _gated_pass(dense, remove, sites, inputs)
+        with within(cut):
+            given = _fed_pass(cut, inputs, seen)
+        for name, output in given.items():
             worst[name] = max(worst.get(name, 0.0), _difference(outputs[name], output))
     # A stack that these inputs do not reach proves nothing: if it lost heads, the proof fails.
     return worst | {name: float("inf") for name in remove if name not in worst}
@@ -192,10 +233,10 @@ def _run(model: nn.Module, inputs: Inputs) -> Any:
 
 
 def _end_to_end(
-    dense: nn.Module, cut: nn.Module, remove: Heads, inputs: Inputs
+    dense: nn.Module, cut: nn.Module, remove: Heads, inputs: Inputs, within: Within
 ) -> tuple[float, dict[str, float | str | None]]:
     """The outputs' largest difference, and what two kernels of the same gated model differ by."""
-    with gated(dense, remove):
+    with within(dense), gated(dense, remove):
         mine = _first(_run(dense, inputs))
         here = kernel_of(getattr(dense, "config", None))
         floor: dict[str, float | str | None] = {"floor": None, "kernels": here}
@@ -203,7 +244,8 @@ def _end_to_end(
             with contextlib.suppress(BadInput), eager_kernel(dense):  # some classes know one kernel only
                 other = _first(_run(dense, inputs))
                 floor = {"floor": (mine - other).abs().max().item(), "kernels": f"{here} against eager"}
-    return (mine - _first(_run(cut, inputs))).abs().max().item(), floor
+    with within(cut):
+        return (mine - _first(_run(cut, inputs))).abs().max().item(), floor
 
 
 def _first(output: Any) -> Tensor:
@@ -215,19 +257,3 @@ def _first(output: Any) -> Tensor:
     values = output.values() if hasattr(output, "values") else output
     first: Tensor = next(value for value in values if _floating(value))
     return first.float()
-
-
-@contextlib.contextmanager
-def _at(dtype: torch.dtype, *models: nn.Module) -> Iterator[None]:
-    """Run models in another precision for a while; the very same weights come back."""
-    kept: list[tuple[Tensor, Tensor]] = []
-    try:
-        for model in models:
-            for tensor in (*model.parameters(), *model.buffers()):
-                if tensor.is_floating_point() and tensor.dtype != dtype:
-                    kept.append((tensor, tensor.data))
-                    tensor.data = tensor.data.to(dtype)
-        yield
-    finally:
-        for tensor, data in kept:
-            tensor.data = data

@@ -1,13 +1,25 @@
 """What grows with the model is held once, and no longer than it is needed: copies and matrices are counted."""
 
+import copy
+
 import numpy as np
 import pytest
+import torch
 
 from headwise.analysis.sites import find_sites
+from headwise.analysis.texts import Corpus
+from headwise.prune.carving import carve
+from headwise.prune.compensation.undo import given_back
 from headwise.prune.importance import priced, repair_cost
 from headwise.prune.importance.reconstruction import Reconstruction
+from headwise.prune.plan import Plan
+from headwise.prune.precision import at
+from headwise.prune.proof import lightened, prove
+from headwise.prune.recipe import Recipe
 from headwise.prune.selection import Budget, Keep, select
-from tests.prune.importance_scene import calibration, flat, made
+from headwise.prune.surgery import cut
+from headwise.prune.twin import twin
+from tests.prune.importance_scene import batched, calibration, flat, made
 
 
 @pytest.fixture
@@ -72,7 +84,9 @@ def test_directions_alone_take_no_weighted_moments_and_are_let_go_once_decided()
     context = calibration(made("bert"))
     Reconstruction().score(context)
     backward = context._passes["labels"]
-    assert backward.slopes and not backward.fit and not backward.held
+    assert backward.slopes
+    assert not backward.fit
+    assert not backward.held
     assert context._passes["none"].fit
     context.decided()
     assert not backward.slopes
@@ -89,3 +103,121 @@ def test_weighted_moments_and_directions_come_from_one_pass():
     assert once == len(list(context.batches))
     Reconstruction(weight="gradient").score(context)
     assert len(seen) == once
+
+
+def storages(model):
+    return {p.untyped_storage().data_ptr(): p.untyped_storage().nbytes() for p in model.parameters()}
+
+
+@pytest.mark.parametrize("name", ["bert", "gpt2", "llama", "albert"])
+def test_a_cut_twin_holds_attention_alone_and_neither_shows_in_the_other(name):
+    model = made(name)
+    sites = find_sites(model)
+    before = {key: value.clone() for key, value in model.state_dict().items()}
+    dense = storages(model)
+    remove = {name: [0, 1] for name in (sites if name == "albert" else ["0"])}
+    with given_back(model, sites), torch.no_grad():
+        for path in {site.output for site in sites.values()}:
+            model.get_submodule(path).weight.mul_(2)
+        smaller = cut(twin(model, sites.values()), remove)
+        repaired = cut(copy.deepcopy(model), remove)
+    anew = sum(size for place, size in storages(smaller).items() if place not in dense)
+    owned = {
+        id(p): p.nbytes
+        for s in sites.values()
+        for m in (s.module, s.output)
+        for p in model.get_submodule(m).parameters()
+    }
+    assert 0 < anew < sum(owned.values()) < sum(dense.values())
+    for (key, one), other in zip(smaller.state_dict().items(), repaired.state_dict().values(), strict=True):
+        assert torch.equal(one, other), key
+    for key, value in model.state_dict().items():
+        assert torch.equal(value, before[key]), key
+
+
+def test_a_model_that_somebody_goes_on_using_and_one_that_is_trained_share_nothing(tmp_path, monkeypatch):
+    copied = []
+    monkeypatch.setattr("headwise.prune.carving.twin", lambda *given: copied.append(1) or twin(*given))
+    model = made("bert")
+    context = calibration(model)
+    plan = Plan(remove={"0": [0]})
+    for recovers, apart, shares in (({}, False, 1), ({}, True, 0), ({"recover": {"kind": "finetune"}}, False, 0)):
+        copied.clear()
+        recipe = Recipe.model_validate(
+            {"schema": 1, "score": {"kind": "random"}, "compensate": {"kind": "none"}, **recovers}
+        )
+        carve(recipe, context, plan, Corpus([]), None, {"max_length": None}, lambda _: {"passed": True}, apart=apart)
+        assert len(copied) == shares
+
+
+@pytest.mark.parametrize("name", ["bert", "gpt2", "llama", "albert"])
+def test_layer_by_layer_a_model_in_another_precision_gives_the_same_and_holds_one_layer_twice(name):
+    model = made(name, torch.bfloat16)
+    inputs = batched(4)[0].inputs
+    before = {key: value.data_ptr() for key, value in model.state_dict().items()}
+    with at(torch.float32, model), torch.no_grad():
+        whole = model(**inputs).logits
+    most = []
+
+    def count(*_):
+        most.append(sum(p.numel() for p in model.parameters() if p.dtype == torch.float32))
+
+    layers = next(m for m in model.modules() if isinstance(m, torch.nn.ModuleList))
+    handles = [layer.register_forward_pre_hook(count) for layer in layers]
+    with at(torch.float32, model, at_once=0), torch.no_grad():
+        outside = sum(p.numel() for p in model.parameters() if p.dtype == torch.float32)
+        found = model(**inputs).logits
+    for handle in handles:
+        handle.remove()
+    assert torch.equal(found, whole)
+    assert len(most) >= 1
+    assert max(most) == outside + max(sum(p.numel() for p in layer.parameters()) for layer in layers)
+    assert {key: value.data_ptr() for key, value in model.state_dict().items()} == before
+    layers[0].register_forward_pre_hook(lambda *_: 1 // 0)
+    with pytest.raises(ZeroDivisionError), at(torch.float32, model, at_once=0):
+        model(**inputs)
+    assert {value.dtype for value in model.parameters()} == {torch.bfloat16}
+
+
+def test_the_proof_of_a_large_model_goes_layer_by_layer_and_says_the_same(monkeypatch):
+    model = made("bert", torch.bfloat16)
+    smaller = cut(copy.deepcopy(model), {"0": [1]})
+    inputs = [batch.inputs for batch in batched(4)]
+    wanted = prove(model, smaller, {"0": [1]}, inputs)
+    monkeypatch.setattr("headwise.prune.proof.AT_ONCE", 0)
+    assert prove(model, smaller, {"0": [1]}, inputs) == wanted
+    assert wanted["passed"]
+    with torch.no_grad():
+        smaller.get_submodule(find_sites(smaller)["0"].output).weight[0] += 1
+    assert not prove(model, smaller, {"0": [1]}, inputs)["passed"]
+
+
+def test_layers_whose_weights_are_read_from_outside_are_proven_whole(monkeypatch):
+    model = made("bert", torch.bfloat16)
+    tried = []
+    monkeypatch.setattr("headwise.prune.proof.AT_ONCE", 0)
+    original = model.forward
+
+    def forward(**inputs):
+        weight, outside = model.bert.encoder.layer[0].attention.output.dense.weight, model.classifier.weight
+        tried.append((weight.dtype, outside.dtype))
+        torch.nn.functional.linear(outside, weight)
+        return original(**inputs)
+
+    model.forward = forward
+    smaller = cut(copy.deepcopy(made("bert", torch.bfloat16)), {"0": [1]})
+    found = prove(model, smaller, {"0": [1]}, [batched(4)[0].inputs])
+    assert found["passed"]
+    full = torch.float32
+    assert tried[:2] == [(torch.bfloat16, full), (full, full)], "layer by layer first, then whole"
+
+
+def test_what_proves_is_no_more_than_fits(monkeypatch):
+    batch = batched(4)[0]
+    sites = find_sites(made("bert")).values()
+    assert lightened(batch, sites) is batch
+    a_token = 12 * sum(site.heads * site.head_dim for site in sites)
+    monkeypatch.setattr("headwise.prune.proof.MOST_SEEN", 20 * a_token)
+    fewer = lightened(batch, sites)
+    assert len(fewer.texts) == 20 // batch.inputs["input_ids"].shape[1]
+    assert fewer.inputs["input_ids"].shape[0] == len(fewer.texts)
