@@ -10,7 +10,6 @@ from headwise.analysis.errors import BadInput
 from headwise.analysis.evidence import Evidence
 from headwise.analysis.gates import gated
 from headwise.analysis.progress import track
-from headwise.analysis.sites import Site
 from headwise.analysis.texts import Corpus
 from headwise.prune.compensation.undo import given_back
 from headwise.prune.importance import Scores
@@ -19,7 +18,7 @@ from headwise.prune.latency import Latency
 from headwise.prune.plan import Plan
 from headwise.prune.recipe import Recipe
 from headwise.prune.searching import search
-from headwise.prune.selection import Budget, Meter, Selection, Time, blocks_of, reachable, select
+from headwise.prune.selection import Budget, Meter, Selection, Time, blocks_of, select
 from headwise.prune.selection.meters import gone
 from headwise.prune.stability import stability
 from headwise.prune.stages import Undecided
@@ -162,25 +161,6 @@ def judged(
             return judge.fitted.judge(calibration.model, judge.corpus), repair
 
 
-def ladder(recipe: Recipe, sites: Mapping[str, Site], evidence: Evidence | None = None) -> list[int]:
-    """Numbers of heads that a search tries, small to large: about twenty steps up to the most that may go."""
-    total = sum(site.heads for site in sites.values())
-    counts = sorted({round(total * step / 20) for step in range(1, 20)} | {1})
-    limit = total if recipe.remove.metered else recipe.remove.count(sites)
-    found: list[int] = []
-    for count in counts:
-        if count > limit:
-            break
-        try:
-            met = reachable(sites, Budget(heads=count), recipe.scope, recipe.keep, recipe.unit, evidence)
-        except BadInput:
-            # Less than one piece, or more than may go: neither is a step of the ladder.
-            continue
-        if met not in found and met > 0:
-            found.append(met)
-    return found
-
-
 def _most_below(
     recipe: Recipe, calibration: Calibration, scores: Scores, evidence: Evidence, judge: Judge
 ) -> tuple[Selection, list[dict[str, Any]]]:
@@ -193,7 +173,7 @@ def _most_below(
     dense = judge.fitted.judge(calibration.model, judge.corpus)
     best: Selection | None = None
     path: list[dict[str, Any]] = []
-    steps = ladder(recipe, calibration.sites, evidence)
+    steps = recipe.ladder(calibration.sites, evidence)
     for count in track(steps, total=len(steps), label="Removing more and more"):
         chosen = choose(recipe, calibration, scores, evidence, Budget(heads=count))
         if not _within(recipe, calibration, chosen):
@@ -206,7 +186,7 @@ def _most_below(
             break
         best = chosen
     if best is None:
-        first = next(_told(path), "no step is possible under the keep-rules")
+        first = next(_told(path), "no step is possible under keep and remove")
         raise BadInput(
             f"reach: no removal is sure to stay below a drop of {limit:g} on the {len(judge.corpus)} texts that judge "
             f"candidates: {first}; allow a larger drop, or give more calibration texts (a fifth of them judges)"

@@ -31,7 +31,9 @@ from headwise.prune.selection import (
     Scope,
     Time,
     Unit,
+    ladder,
     metered_reach,
+    none_may_go,
     reachable,
     timed_reach,
 )
@@ -178,6 +180,16 @@ class Recipe(BaseModel):
         tried = self.search.kind == "counts" and self.search.evaluations > 0
         return tried or (self.reach is not None and self.reach.drop is not None)
 
+    def ladder(self, sites: Mapping[str, Site], evidence: Any = None) -> list[int]:
+        """Numbers of heads, small to large, that may go until the drop is reached: up to `remove`, where that counts heads.
+
+        >>> site = Site("0", "attn", "attn.o", heads=4, kv_heads=4, head_dim=8, kept=(0, 1, 2, 3))
+        >>> Recipe.load("quickstart", ["reach={drop: 0.1}", "remove.heads=2"]).ladder({"0": site})
+        [1, 2]
+        """
+        limit = sum(site.heads for site in sites.values()) if self.remove.metered else self.remove.count(sites)
+        return ladder(sites, limit, self.scope, self.keep, self.unit, evidence)
+
     @property
     def time(self) -> Time | None:
         """The time to reach, its setting filled in, if there is one.
@@ -278,7 +290,12 @@ def _misfits(recipe: Recipe, sites: Mapping[str, Site]) -> Iterator[Mistake]:
 def _out_of_reach(recipe: Recipe, sites: Mapping[str, Site], model: Any, table: Table | None) -> Iterator[Mistake]:
     if recipe.time is not None:
         yield from _too_fast(recipe, recipe.time, sites, table)
-    if recipe.reach is not None or (recipe.remove.metered and model is None):
+    if recipe.reach is not None:
+        if not recipe.ladder(sites):
+            why = f"no removal fits remove, or {none_may_go(recipe.scope, recipe.unit)}"
+            yield Mistake(("reach",), why, place=recipe._places.of(("reach",)))
+        return
+    if recipe.remove.metered and model is None:
         return
     try:
         if recipe.remove.metered:

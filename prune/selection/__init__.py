@@ -8,7 +8,7 @@ from headwise.prune.selection.keep import Keep
 from headwise.prune.selection.metered import metered_reach
 from headwise.prune.selection.meters import Meter
 from headwise.prune.selection.path import Path, walk
-from headwise.prune.selection.reach import reachable, rooms_of
+from headwise.prune.selection.reach import ladder, none_may_go, reachable, rooms_of
 from headwise.prune.selection.searches import SEARCHES, Counts, Exchange, Greedy, Search
 from headwise.prune.selection.select import Selection, select
 from headwise.prune.selection.timed import Time, timed_reach
@@ -35,7 +35,9 @@ __all__ = [
     "Unit",
     "blocks_of",
     "greedy",
+    "ladder",
     "metered_reach",
+    "none_may_go",
     "reachable",
     "rooms_of",
     "select",

@@ -17,7 +17,7 @@ from headwise.prune.selection.costs import AdditiveCosts
 from headwise.prune.selection.greedy import Scope, greedy
 from headwise.prune.selection.keep import Keep
 from headwise.prune.selection.meters import Meter, freed, gone
-from headwise.prune.selection.reach import common_levels, quota_of, rooms_of
+from headwise.prune.selection.reach import common_levels, none_may_go, quota_of, rooms_of
 
 
 def metered_reach(
@@ -67,6 +67,8 @@ def metered_reach(
     if smallest and smallest <= wanted + slack and wanted < most + smallest:
         return min(wanted, most)
     nearest = already + (smallest if smallest and wanted < smallest else most)
+    if not nearest:
+        raise BadInput(f"remove: {none_may_go(scope, unit)}, or no head that may go frees any {meter.name}")
     why = (
         f"less than what goes in one piece ({(already + smallest) / meter.total:.4g})"
         if smallest and wanted < smallest

@@ -74,11 +74,44 @@ def reachable(
     else:
         return met
     total = sum(site.heads for site in sites.values())
+    if not nearest:
+        raise BadInput(f"remove: {none_may_go(scope, unit)}")
     raise BadInput(
         f"remove: {wanted} of {total} heads cannot be removed: {why}. The nearest budget that can be met is "
         f"heads: {nearest} (fraction: {np.ceil(nearest / total * 1e4) / 1e4:g}) with scope {scope!r}, "
         f"unit {unit!r}; or relax keep"
     )
+
+
+def none_may_go(scope: Scope, unit: Unit) -> str:
+    """That there is nothing to choose from, and what to do.
+
+    >>> none_may_go("model", "group")
+    "the keep-rules and the sites that can be cut leave nothing to remove with scope 'model', unit 'group'; relax keep"
+    """
+    rules = "the keep-rules and the sites that can be cut"
+    return f"{rules} leave nothing to remove with scope {scope!r}, unit {unit!r}; relax keep"
+
+
+def ladder(
+    sites: Mapping[str, Site], limit: int, scope: Scope = "model", keep: Keep | None = None, unit: Unit = "group",
+    evidence: Any = None,
+) -> list[int]:  # fmt: skip
+    """Numbers of heads to try, small to large: the fewest that can go, about twenty steps, and the most up to a limit.
+
+    Empty if no head may go, or the limit is less than what goes in one piece.
+
+    >>> ladder({"0": Site("0", "attn", "attn.o", heads=4, kv_heads=4, head_dim=8, kept=(0, 1, 2, 3))}, 2)
+    [1, 2]
+    """
+    rooms = rooms_of(sites, keep or Keep(), unit, evidence)
+    total, gone = sum(site.heads for site in sites.values()), _gone(rooms)
+    fewest, most = gone + _smallest(rooms, scope), min(limit, gone + _largest(rooms, scope))
+    if not gone < fewest <= most:
+        return []
+    wanted = {fewest, most, *(round(total * step / 20) for step in range(1, 20))}
+    met = {gone + sum(quota_of(rooms, count, scope).values()) for count in wanted if fewest <= count <= most}
+    return sorted(met)
 
 
 def quota_of(rooms: Mapping[str, Room], wanted: int, scope: Scope) -> dict[str, int]:

@@ -84,6 +84,12 @@ def timed_reach(
     if wanted > most + 1e-9 * table.total:
         nearest = math.ceil((table.total - most) * 1e3) / 1e3
         bound = "" if cap is None else f" within remove ({sum(r.block.gone for r in rooms.values()) + cap} heads)"
+        if most <= 1e-9 * table.total:
+            raise BadInput(
+                f"reach: {at} cannot be reached: by the latency table of this machine the model takes "
+                f"{table.total:.4g} ms there, also with all heads gone that may go{bound}; relax keep"
+                f"{' or remove' if bound else ''}, or choose a larger batch or length"
+            )
         raise BadInput(
             f"reach: {at} cannot be reached: the model takes {table.total:.4g} ms there, and {table.total - most:.4g} "
             f"ms with all heads gone that may go{bound}, by the latency table of this machine. The nearest budget that "

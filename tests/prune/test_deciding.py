@@ -179,6 +179,18 @@ def test_what_cannot_be_reached_says_how_close_it_came(monkeypatch):
         reaching(monkeypatch, 0.1, [0.5] * 20)
 
 
+def test_a_drop_that_no_removal_can_be_held_to_is_refused_before_anything_is_measured():
+    from headwise.analysis.sites import Site
+    from headwise.prune.recipe import check_against
+
+    sites = {"0": Site("0", "l", "l.o", 4, 2, 8, kept=(0, 1, 2, 3))}
+    text = "schema: 1\nscore: {kind: random}\nreach: {drop: 0.01}"
+    check_against(Recipe.from_text(text), sites)
+    for change in ("keep.layers=['0']", "remove.heads=1", "keep.minimum_per_site=3"):
+        with pytest.raises(RecipeError, match="reach: no removal fits remove"):
+            check_against(Recipe.from_text(text, overrides=[change]), sites)
+
+
 def test_reach_takes_the_place_of_a_budget():
     recipe = Recipe.from_text("schema: 1\nscore: {kind: random}\nreach: {drop: 0.01}")
     assert recipe.remove.fraction == 1.0

@@ -1,3 +1,4 @@
+import re
 from itertools import combinations
 from types import SimpleNamespace
 
@@ -9,7 +10,7 @@ from pydantic import ValidationError
 
 from headwise.analysis.errors import BadInput
 from headwise.analysis.sites import Site, heads_of
-from headwise.prune.selection import AdditiveCosts, Budget, Exchange, Keep, reachable, select, walk
+from headwise.prune.selection import AdditiveCosts, Budget, Exchange, Keep, ladder, reachable, select, walk
 from headwise.prune.selection.blocks import blocks_of
 
 
@@ -71,6 +72,22 @@ scenes = st.fixed_dictionaries(
 
 
 @given(scenes)
+@settings(max_examples=80, deadline=None)
+def test_what_a_search_tries_ends_where_the_budget_does_and_can_be_met(scene):
+    sites = model(scene["layers"], scene["groups"] * scene["per_group"], scene["groups"])
+    keep, wanted = Keep(minimum_per_site=scene["minimum"]), Budget(fraction=scene["fraction"])
+    how = {"scope": scene["scope"], "keep": keep, "unit": scene["unit"]}
+    steps = ladder(sites, wanted.count(sites), **how)
+    assert [reachable(sites, Budget(heads=step), **how) for step in steps] == steps == sorted(set(steps))
+    try:
+        assert steps[-1:] == [promised] if (promised := reachable(sites, wanted, **how)) else not steps
+    except BadInput as problem:
+        # Too little for one piece, or more than may go: then all that may.
+        nearest = re.search(r"heads: (\d+) ", str(problem))
+        assert steps == [] if nearest is None or int(nearest[1]) > wanted.count(sites) else steps[-1] == int(nearest[1])
+
+
+@given(scenes)
 @settings(max_examples=300, deadline=None)
 def test_budgets_are_met_and_rules_never_broken(scene):
     sites = model(scene["layers"], scene["groups"] * scene["per_group"], scene["groups"])
@@ -89,7 +106,8 @@ def test_budgets_are_met_and_rules_never_broken(scene):
     try:
         promised = reachable(sites, budget, **how)
     except BadInput as problem:
-        nearest = int(str(problem).split("heads: ")[1].split(" ")[0])
+        said = re.search(r"heads: (\d+) ", str(problem))
+        nearest = int(said[1]) if said else 0
         assert nearest != budget.count(sites)
         assert nearest == 0 or reachable(sites, Budget(heads=nearest), **how) == nearest
         return
