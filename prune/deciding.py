@@ -19,8 +19,11 @@ from headwise.prune.plan import Plan
 from headwise.prune.recipe import Recipe
 from headwise.prune.searching import search
 from headwise.prune.selection import Budget, Meter, Selection, Time, blocks_of, select
+from headwise.prune.selection.costs import Costs
 from headwise.prune.selection.meters import gone
-from headwise.prune.stability import stability
+from headwise.prune.selection.reach import rooms_of
+from headwise.prune.selection.searches import Greedy
+from headwise.prune.stability import chosen_again, stability
 from headwise.prune.stages import Undecided
 from headwise.prune.tasks import Outcome, compare
 
@@ -74,7 +77,9 @@ def _decided(
         raise BadInput("there are no texts to judge candidates on; give more calibration texts")
     if recipe.reach is not None and recipe.reach.drop is not None and judge is not None:
         chosen, path = _most_below(recipe, calibration, scores, evidence, judge)
-        return plan_of(recipe, chosen, scores, made, {"reach": path})
+        count = Budget(heads=sum(map(len, chosen.remove.values())))
+        stable = steadiness(recipe, calibration, scores, evidence, count)
+        return plan_of(recipe, chosen, scores, made, {"reach": path}, stable=stable)
     budget = recipe.time or recipe.remove
     chosen = choose(recipe, calibration, scores, evidence, budget, latency)
     more: dict[str, Any] = {}
@@ -82,7 +87,29 @@ def _decided(
         meter = _meter(recipe, calibration, budget, latency)
         chosen, found = search(recipe, calibration, scores, evidence, judge.batches, chosen, budget, meter)
         more["search"] = found
-    return plan_of(recipe, chosen, scores, made, foreseen(recipe, calibration, chosen, budget, latency) | more, budget)
+    more = foreseen(recipe, calibration, chosen, budget, latency) | more
+    stable = steadiness(recipe, calibration, scores, evidence, budget, latency)
+    return plan_of(recipe, chosen, scores, made, more, budget, stable)
+
+
+def steadiness(
+    recipe: Recipe, calibration: Calibration, scores: Scores, evidence: Evidence, budget: Budget | Time,
+    latency: Latency | None = None, ranks: Mapping[str, Any] | None = None,
+) -> dict[str, Any]:  # fmt: skip
+    """How other texts would have ranked the heads (`ranks`, if that is known already), and `again`: what they would choose.
+
+    A search that goes on from the greedy removal is left out: it would have to be made as often again.
+    """
+    sites, greedy = calibration.sites, recipe.model_copy(update={"search": Greedy()})
+
+    def choose_by(costs: Costs) -> dict[str, list[int]]:
+        found = Scores(scores.kind, dict(scores), costs)
+        return choose(greedy, calibration, found, evidence, budget, latency).remove
+
+    rooms = rooms_of(sites, recipe.keep, recipe.unit, evidence).values()
+    free = sum(len({*room.left} - {*room.protected}) * len(room.block.sites) for room in rooms if room.pieces())
+    ranks = ranks or stability(scores.kind, scores, scores.resampled, seed=recipe.seed)
+    return {**ranks, "again": chosen_again(scores, sites, choose_by, free)}
 
 
 def choose(
@@ -137,8 +164,7 @@ def plan_of(
     budget: Budget | Time | None = None,
     stable: Mapping[str, Any] | None = None,
 ) -> Plan:
-    """A selection as the file that one reads and edits; `stable` is the score's stability, if it is known already."""
-    stable = stable or stability(scores.kind, scores, scores.resampled, seed=recipe.seed)
+    """A selection as the file that one reads and edits; `stable` says how other texts would have decided."""
     values = {site: [None if v != v else float(v) for v in found] for site, found in scores.items()}
     asked = (budget or recipe.remove).model_dump(exclude_none=True)
     return Plan(
@@ -147,7 +173,7 @@ def plan_of(
                 "search": recipe.search.model_dump(exclude_none=True)},
         expected={"cost": chosen.cost, "heads": sum(len(heads) for heads in chosen.remove.values()), **(more or {})},
         made_with={"score": recipe.score.model_dump(mode="json"), "seed": recipe.seed, "versions": made["versions"],
-                   "calibration": made["texts"]["calibration"], "stability": dict(stable)},
+                   "calibration": made["texts"]["calibration"], "stability": dict(stable or {})},
     )  # fmt: skip
 
 

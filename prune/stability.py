@@ -1,13 +1,17 @@
-"""Stability: would other texts of the same kind have ranked the heads the same way?"""
+"""Stability: would other texts of the same kind have ranked the heads the same way, and have chosen the same?"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
-from headwise.prune.importance.resampled import Resampled
+from headwise.analysis.sites import Site
+from headwise.prune.importance.resampled import GROUPS, Resampled, halves
+from headwise.prune.importance.scores import Scores
+from headwise.prune.selection.costs import AdditiveCosts, Costs
 
 #: How often the texts are drawn again.
 RESAMPLES = 200
@@ -61,6 +65,91 @@ def stability(
         **told, "tau": float(middle), "low": float(low), "high": float(high), "resamples": len(known),
         "how": resampled.how,
     }  # fmt: skip
+
+
+def chosen_again(
+    scores: Scores, sites: Mapping[str, Site], choose: Callable[[Costs], Mapping[str, Sequence[int]]], free: int
+) -> dict[str, Any]:
+    """What share of the heads that go would go again, had only half of the texts decided.
+
+    Ranks alone do not say that: the order among heads that all go, or all stay, does not matter, and costs after repair
+    depend on what else goes. So the same selection is made anew on every half of the texts that is made of two of four
+    groups by content (`halves`), from sums that the score's own pass kept.
+
+    Args:
+        scores: of the heads.
+        sites: the model's.
+        choose: from costs to what the plan's own budget, scope and keep-rules remove.
+        free: how many heads could go: the share that chance alone picks again.
+
+    Returns:
+        `times` (0 where it is not known), `removed` heads, the mean `share` of them that goes again with its `least`
+        and `most`, its `chance` level, how many go `always`, how often each head goes, and `how`, or why not.
+
+    >>> values = {"0": np.array([1.0, 2.0, 3.0, 4.0])}
+    >>> site = Site("0", "attn", "attn.o", 4, 4, 8, kept=(0, 1, 2, 3))
+    >>> scores = Scores("made-up", values, resampled=Resampled("a made-up score", np.ones(64), lambda weights: values))
+    >>> found = chosen_again(scores, {"0": site}, lambda costs: {"0": [0, 1]}, 4)
+    >>> found["times"], found["share"], found["chance"], found["always"]
+    (6, 1.0, 0.5, 2)
+    """
+    told: dict[str, Any] = {
+        "times": 0, "removed": None, "share": None, "least": None, "most": None, "chance": None, "always": None,
+        "heads": {},
+    }  # fmt: skip
+    way = scores.resampled
+    why = _not_again(way)
+    if why or way is None:
+        return {**told, "how": why}
+    base = scores.costs if way.instead is None or way.costs is not None else AdditiveCosts(way.instead)
+    gone = _newly_gone(sites, choose(base))
+    if not gone:
+        return {**told, "how": "no head goes"}
+    often: Counter[tuple[str, int]] = Counter()
+    shares = []
+    for weights in halves():
+        found = _newly_gone(sites, choose(_costs_on(way, sites, weights)))
+        often.update(found)
+        shares.append(len(gone & found) / len(gone))
+    heads: dict[str, dict[str, int]] = {}
+    for name, head in sorted(often):
+        heads.setdefault(name, {})[str(head)] = often[name, head]
+    return {
+        "times": len(shares), "removed": len(gone), "share": float(np.mean(shares)), "least": min(shares),
+        "most": max(shares), "chance": len(gone) / free if free else None,
+        "always": sum(often[head] == len(shares) for head in gone), "heads": heads,
+        "how": "by greedy removal on every half of the texts that is two of four groups",
+    }  # fmt: skip
+
+
+def _not_again(way: Resampled | None) -> str:
+    """Why heads cannot be chosen on half of the texts; empty if they can."""
+    if way is None:
+        return "this score does not say how it depends on single texts"
+    if way.unchosen:
+        return way.unchosen
+    if way.anew is None or way.texts is None:
+        return way.how
+    if any(not way.texts[first::GROUPS].any() for first in range(GROUPS)):
+        return "too few texts to choose on half of them"
+    return ""
+
+
+def _costs_on(way: Resampled, sites: Mapping[str, Site], weights: np.ndarray) -> Costs:
+    if way.costs is not None:
+        return way.costs(weights)
+    drawn = way.anew(weights) if way.anew is not None else {}
+    # What is not known on so few texts is worth nothing there.
+    filled = {
+        name: np.where(np.isin(np.arange(site.heads), site.kept), np.nan_to_num(drawn[name]), np.nan)
+        for name, site in sites.items()
+    }
+    return AdditiveCosts(filled)
+
+
+def _newly_gone(sites: Mapping[str, Site], remove: Mapping[str, Sequence[int]]) -> set[tuple[str, int]]:
+    """The heads that go now; not those that an earlier cut took."""
+    return {(name, head) for name, heads in remove.items() for head in heads if head in sites[name].kept}
 
 
 def _flat(values: Mapping[str, np.ndarray], there: Mapping[str, np.ndarray]) -> np.ndarray:

@@ -15,7 +15,7 @@ from headwise.analysis.evidence import Evidence
 from headwise.analysis.identity import weights_hash
 from headwise.analysis.progress import track
 from headwise.prune.checkpoint import load
-from headwise.prune.deciding import decide, plan_of
+from headwise.prune.deciding import decide, plan_of, steadiness
 from headwise.prune.environment import unchanged
 from headwise.prune.folder import check_place, settled
 from headwise.prune.growth import growth
@@ -187,7 +187,7 @@ class _Sweep:
                 at = _at(recipe, share)
                 yield share, decide(at, ready.calibration, ready.evidence, self.made, ready.judge, scores=scores)
             return
-        stable = stability(scores.kind, scores, scores.resampled, seed=recipe.seed)
+        ranks = stability(scores.kind, scores, scores.resampled, seed=recipe.seed)
         how: dict[str, Any] = {"scope": recipe.scope, "keep": recipe.keep, "unit": recipe.unit}
         how["evidence"] = ready.evidence
         sites = ready.calibration.sites
@@ -195,6 +195,7 @@ class _Sweep:
         for share in shares:
             budget = Budget(fraction=share)
             chosen = path.beginning(reachable(sites, budget, **how), scores.kind, scores.notes)
+            stable = steadiness(recipe, ready.calibration, scores, ready.evidence, budget, ranks=ranks)
             yield share, plan_of(recipe, chosen, scores, self.made, budget=budget, stable=stable)
 
     def judge(self, plans: Mapping[float, Plan], errand: Errand, jobs: int) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -11,8 +11,9 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from headwise.analysis.sites import Site
+from headwise.prune.importance.grouped import Grouped
 from headwise.prune.importance.moments import Moments
-from headwise.prune.importance.resampled import PARTS, weighted
+from headwise.prune.importance.resampled import GROUPS, PARTS, weighted
 
 
 @dataclass(frozen=True)
@@ -199,6 +200,7 @@ class Collected:
         fit: moments of the contexts of seven texts in eight, by site.
         held: moments of the others, by site.
         columns: sums of the single columns of all texts' contexts, by site.
+        grouped: moments of contexts and slopes by group of texts; None where nobody asked or they would be too large.
         weighted: whether a token counts with the squared norm of the loss gradient at the output.
         token_scores: whether the model's scores are those of tokens (or frames, or pixels), many a text.
     """
@@ -210,6 +212,7 @@ class Collected:
     fit: dict[str, Moments] = field(default_factory=dict)
     held: dict[str, Moments] = field(default_factory=dict)
     columns: dict[str, ColumnSums] = field(default_factory=dict)
+    grouped: Grouped | None = None
     weighted: bool = False
     token_scores: bool = False
 
@@ -243,9 +246,16 @@ class Collected:
         for sums, rows in ((self.fit, ~held), (self.held, held)):
             if site.name not in sums:
                 sums[site.name] = Moments.zeros(contexts.shape[-1], contexts.device)
-            chosen = valid & rows.to(valid.device).unsqueeze(-1)
-            weights = None if slopes is None else slopes[chosen].square().sum(-1)
-            sums[site.name].add(contexts[chosen], weights)
+            for group, some in self._by_group(parts, rows):
+                chosen = valid & some.to(valid.device).unsqueeze(-1)
+                weights = None if slopes is None else slopes[chosen].square().sum(-1)
+                if self.grouped is None:
+                    sums[site.name].add(contexts[chosen], weights)
+                    continue
+                seen = Moments.zeros(contexts.shape[-1], contexts.device)
+                seen.add(contexts[chosen], weights)
+                sums[site.name] += seen
+                self.grouped.add(site.name, group, seen)
         if site.name not in self.columns:
             self.columns[site.name] = ColumnSums.zeros(
                 contexts.shape[-1], contexts.shape[-1] // site.head_dim, contexts.device
@@ -253,19 +263,58 @@ class Collected:
         counts = valid if slopes is None else valid * slopes.masked_fill(~valid.unsqueeze(-1), 0.0).square().sum(-1)
         self.columns[site.name].add(parts, contexts, counts.to(contexts))
 
+    def _by_group(
+        self, parts: Int[Tensor, " batch"], rows: Bool[Tensor, " batch"]
+    ) -> Iterator[tuple[int, Bool[Tensor, " batch"]]]:
+        """The texts of each group among some of a batch; all together where nothing is kept by group."""
+        if self.grouped is None:
+            yield 0, rows
+            return
+        for group in range(GROUPS):
+            some = rows & (parts % GROUPS == group).to(rows.device)
+            if bool(some.any()):
+                yield group, some
+
     def add_slopes(
-        self, site: Site, slopes: Float[Tensor, "batch query out"], valid: Bool[Tensor, "batch query"]
+        self,
+        site: Site,
+        slopes: Float[Tensor, "batch query out"],
+        valid: Bool[Tensor, "batch query"],
+        parts: Int[Tensor, " batch"],
     ) -> None:
         """Count a batch's gradients at the projection's output in.
 
         >>> found, site = Collected(), Site("0", "attn", "attn.o", 1, 1, 2)
-        >>> found.add_slopes(site, torch.tensor([[[1.0, 2.0], [9.0, 9.0]]]), torch.tensor([[True, False]]))
+        >>> slopes, valid = torch.tensor([[[1.0, 2.0], [9.0, 9.0]]]), torch.tensor([[True, False]])
+        >>> found.add_slopes(site, slopes, valid, torch.tensor([0]))
         >>> found.slopes["0"].tolist()
         [[1.0, 2.0], [2.0, 4.0]]
         """
         if site.name not in self.slopes:
             self.slopes[site.name] = Moments.zeros(slopes.shape[-1], slopes.device).second
-        self.slopes[site.name] += (slopes[valid].T @ slopes[valid]).to(self.slopes[site.name])
+        for group, some in self._by_group(parts, torch.ones(len(parts), dtype=torch.bool)):
+            chosen = valid & some.to(valid.device).unsqueeze(-1)
+            products = (slopes[chosen].T @ slopes[chosen]).to(self.slopes[site.name])
+            self.slopes[site.name] += products
+            if self.grouped is not None:
+                self.grouped.add_slopes(site.name, group, products)
+
+    def contexts_of(self, name: str, weights: np.ndarray | None = None) -> Moments:
+        """Moments of a site's contexts on all texts, or with every group as often as `weights` [part] says."""
+        groups = None if self.grouped is None or weights is None else self.grouped.moments.get(name)
+        if groups is None or weights is None:
+            return self.fit[name] + self.held[name]
+        total = Moments.zeros(len(groups[0].first), groups[0].first.device)
+        for group, often in zip(groups, weights[:GROUPS], strict=True):
+            total += group * float(often)
+        return total
+
+    def slopes_of(self, name: str, weights: np.ndarray | None = None) -> Float[Tensor, "out out"]:
+        """Sums of the gradients' outer products at a site's output, likewise."""
+        groups = None if self.grouped is None or weights is None else self.grouped.slopes.get(name)
+        if groups is None or weights is None:
+            return self.slopes[name]
+        return torch.stack([often * group for group, often in zip(groups, weights[:GROUPS], strict=True)]).sum(0)
 
     def complete(self, nothing: Mapping[str, Callable[[], Empty]], moments: bool, slopes: bool) -> None:
         """Give sites that no loss ran through the sums of nothing: to this task their heads are worth 0.

@@ -47,7 +47,8 @@ class Fisher(BaseModel):
         """
         found, sites = calibration.gradients(loss=self.loss), calibration.sites
         costs = QuadraticCosts(_outer(found, sites)) if self.form == "block" else None
-        resampled = Resampled("texts drawn again", found.texts, partial(self._values, found, sites))
+        again = (lambda weights: QuadraticCosts(_outer(found, sites, weights))) if costs else None
+        resampled = Resampled("texts drawn again", found.texts, partial(self._values, found, sites), costs=again)
         return Scores(self.kind, self._values(found, sites), costs, resampled=resampled)
 
     def _values(

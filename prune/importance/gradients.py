@@ -25,6 +25,7 @@ from headwise.analysis.sites import Site
 from headwise.analysis.still import still
 from headwise.analysis.texts import Text
 from headwise.prune.importance.collected import Collected, Empty, GateSums
+from headwise.prune.importance.grouped import Grouped
 from headwise.prune.importance.parts import parts_of
 
 #: One text in eight checks the repair that the others were fitted on, chosen by its content.
@@ -48,6 +49,7 @@ def collect(
     *,
     moments: bool = True,
     slopes: bool = False,
+    grouped: bool = False,
     label: str = "Reading contexts",
 ) -> Collected:
     """Everything that scores and repair want to know, from one pass; the model is given back as it was.
@@ -60,6 +62,7 @@ def collect(
             another text; None for a forward pass alone (unweighted moments, no gradients).
         moments: whether moments of contexts are wanted, with a task weighted by its gradients.
         slopes: whether second moments of the task's gradients at the outputs are.
+        grouped: whether both are wanted by group of texts, too, where that is not too much (`resampled.MOST`).
         label: what the progress bar says.
 
     Raises:
@@ -72,7 +75,8 @@ def collect(
             f"sites {', '.join(unseen)}: the output projection is read without being called, so contexts and "
             "their gradients cannot be seen; use score magnitude, ablation or random, and no compensation"
         )
-    found = Collected(weighted=task is not None)
+    small = grouped and Grouped.fits(output_weight(model, site).shape for site in sites.values())
+    found = Collected(weighted=task is not None, grouped=Grouped() if small else None)
     with still(model), torch.set_grad_enabled(task is not None):
         for batch in track(batches, label=label):
             _Pass(model, sites, batch, found, moments, slopes).run(task)
@@ -167,7 +171,7 @@ class _Pass:
         if self.moments:
             self.found.add_contexts(site, by_token(context, valid), valid, self.held, self.parts, slope)
         if self.slopes:
-            self.found.add_slopes(site, slope, valid)
+            self.found.add_slopes(site, slope, valid, self.parts)
 
     def _scored(self, _module: nn.Module, _args: Any, output: Any) -> None:
         logits = getattr(output, "logits", None)

@@ -61,6 +61,18 @@ class Moments:
             self.tokens + other.tokens,
         )
 
+    def __mul__(self, times: float) -> Moments:
+        """The moments with every token counted so often."""
+        return Moments(times * self.weight, times * self.first, times * self.second, self.tokens)
+
+    def __iadd__(self, other: Moments) -> Moments:
+        """Count the tokens of other moments in."""
+        self.weight += other.weight
+        self.first += other.first
+        self.second += other.second
+        self.tokens += other.tokens
+        return self
+
     def mean(self) -> Float[np.ndarray, " column"]:
         """Weighted mean of the contexts; zeros if nothing was counted.
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
@@ -15,13 +16,17 @@ from headwise.analysis.sites import Site
 from headwise.prune.importance.alone import cost_alone
 from headwise.prune.importance.calibration import LOSSES, Calibration, Loss
 from headwise.prune.importance.priced import Gone, Priced, Shelf
-from headwise.prune.importance.resampled import Resampled
+from headwise.prune.importance.resampled import MOST, Resampled
 from headwise.prune.importance.rounds import ranks_in_rounds
 from headwise.prune.importance.scores import Scores, removal_ranks
 from headwise.prune.selection.blocks import Block, Room
 
 if TYPE_CHECKING:
     from headwise.prune.importance.repair_cost import RepairCost
+
+
+_IN_ROUNDS = "looked at again after every round: other texts would take all rounds again"
+_TOO_WIDE = f"the moments of so wide a model take too much memory ({MOST / 2**30:g} GiB) to be kept by group of texts"
 
 
 class Reconstruction(BaseModel):
@@ -94,19 +99,22 @@ class Reconstruction(BaseModel):
             BadInput: a weight other than `none` without a task, a loss without gradient, or fewer heads a round
                 than go in one piece.
         """
-        costs = self._costs(calibration)
         if self.recollect is not None:
+            alone = self._costs(calibration).alone(calibration.sites)
             ranks = ranks_in_rounds(calibration, self.recollect, self._costs, self.ridge)
-            return Scores(self.kind, ranks, resampled=costs.alone(calibration.sites))
-        return Scores(
-            self.kind, removal_ranks(calibration.sites, costs), costs, resampled=costs.alone(calibration.sites)
-        )
+            return Scores(self.kind, ranks, resampled=replace(alone, unchosen=_IN_ROUNDS))
+        costs = self._costs(calibration, grouped=True)
+        again = {"costs": costs.on} if costs.grouped else {"unchosen": _TOO_WIDE}
+        resampled = replace(costs.alone(calibration.sites), **again)
+        return Scores(self.kind, removal_ranks(calibration.sites, costs), costs, resampled=resampled)
 
-    def _costs(self, calibration: Calibration) -> RepairCosts:
+    def _costs(self, calibration: Calibration, grouped: bool = False) -> RepairCosts:
         # What `output` weighs by takes no moments of contexts: those are had from the forward pass.
         whole = self.weight == "gradient"
-        slopes = None if self.weight == "none" else calibration.gradients(moments=whole, slopes=True, loss=self.loss)
-        contexts = calibration.moments(self.weight, self.loss)
+        slopes = None
+        if self.weight != "none":
+            slopes = calibration.gradients(moments=whole, slopes=True, loss=self.loss, grouped=grouped)
+        contexts = calibration.moments(self.weight, self.loss, grouped)
         scaled = bool(self.scaled)
         if self.scaled == "auto" and self.loss != "outputs" and slopes is not None:
             scaled = not slopes.token_scores
@@ -122,17 +130,39 @@ class RepairCosts:
         slopes: where the loss gradients at the outputs are, or None if all directions count the same.
         ridge: see `repair_cost.ridged`.
         scaled: whether what the heads of a block cost alone is to be, in sum, what their gates' gradients say.
+        weights: how often each part of the texts counts, the same for all parts of a group; None for all once.
     """
 
-    def __init__(self, model: Any, contexts: Any, slopes: Any, ridge: float, *, scaled: bool = False) -> None:
+    def __init__(
+        self, model: Any, contexts: Any, slopes: Any, ridge: float, *, scaled: bool = False,
+        weights: np.ndarray | None = None,
+    ) -> None:  # fmt: skip
         self._model, self._contexts, self._slopes, self._ridge = model, contexts, slopes, ridge
-        self._scaled = scaled and slopes is not None
+        self._scaled, self._weights, self._halves = scaled and slopes is not None, weights, dict[bytes, RepairCosts]()
+        self._mark = ""
         self._known: dict[str, dict[Gone, dict[tuple[int, ...], float]]] = {}
         self._shelf = Shelf()
 
+    @property
+    def grouped(self) -> bool:
+        """Whether there are costs of halves of the texts."""
+        return all(found.grouped is not None for found in (self._contexts, self._slopes) if found is not None)
+
+    def on(self, weights: np.ndarray) -> RepairCosts:
+        """The costs on a half of the texts (`resampled.halves`), with prices remembered for the next budget."""
+        key = weights.tobytes()
+        if key not in self._halves:
+            contexts, slopes = self._contexts, self._slopes
+            half = RepairCosts(self._model, contexts, slopes, self._ridge, scaled=self._scaled, weights=weights)
+            # One shelf for all, so that matrices take no more memory.
+            half._shelf, half._mark = self._shelf, f" on half {len(self._halves)}"
+            self._halves[key] = half
+        return self._halves[key]
+
     def start(self, block: Block) -> Priced:
         """The costs of a block that has lost nothing in this selection."""
-        return Priced(block.name, lambda: self._first(block), self._known.setdefault(block.name, {}), self._shelf)
+        known = self._known.setdefault(block.name, {})
+        return Priced(block.name + self._mark, lambda: self._first(block), known, self._shelf)
 
     def ahead(self, rooms: Mapping[str, Room]) -> None:
         """Work out the prices that a greedy removal asks, one block after the other, where not all fit the memory.
@@ -169,12 +199,12 @@ class RepairCosts:
         from headwise.analysis.projections import output_bias, output_weight
 
         site, found = block.sites[0], self._contexts
-        moments = reduce(add, [found.fit[call.name] + found.held[call.name] for call in block.sites])
+        moments = reduce(add, [found.contexts_of(call.name, self._weights) for call in block.sites])
         second = moments.matrix(centred=output_bias(self._model, site) is not None)
         weight = output_weight(self._model, site).double().cpu().numpy()
         if self._slopes is not None:
-            slopes = sum(self._slopes.slopes[call.name] for call in block.sites)
-            worth = weight.T @ (slopes / self._slopes.examples).cpu().numpy() @ weight
+            slopes = sum(self._slopes.slopes_of(call.name, self._weights) for call in block.sites)
+            worth = weight.T @ (slopes / self._slopes.count(self._weights)).cpu().numpy() @ weight
             return second, worth * (self._scale(block, moments, worth) if self._scaled else 1.0)
         worth = weight.T @ weight
         size = float(np.sum(worth * second))
@@ -186,6 +216,6 @@ class RepairCosts:
         # Some projections read more columns than those of heads, behind them.
         price = (worth * moments.matrix(centred=False))[: heads * width, : heads * width]
         ours = float(np.einsum("hihj->", price.reshape(heads, width, heads, width)))
-        gates = [self._slopes.gates[call.name].total().outer for call in block.sites]
-        theirs = sum(float(np.trace(outer[:heads, :heads])) for outer in gates) / self._slopes.examples
+        gates = [self._slopes.gates[call.name].total(self._weights).outer for call in block.sites]
+        theirs = sum(float(np.trace(outer[:heads, :heads])) for outer in gates) / self._slopes.count(self._weights)
         return theirs / ours if ours > 0 and theirs > 0 else 1.0

@@ -4,11 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from itertools import combinations
+from typing import TYPE_CHECKING
 
 import numpy as np
 
+if TYPE_CHECKING:
+    from headwise.prune.selection.costs import Costs
+
 #: Texts are spread over this many parts by their content; a part is drawn again as one.
 PARTS = 64
+#: Every so many parts are a group: of sums that are too large to be kept by part.
+GROUPS = 4
+#: Bytes that sums by group may take in all; of wider models there are none.
+MOST = 2 * 2**30
 
 #: From how often each part was drawn [part] to the score of every head, by site.
 Anew = Callable[[np.ndarray], Mapping[str, np.ndarray]]
@@ -24,12 +33,16 @@ class Resampled:
         anew: the score on resampled texts; None where it cannot be had from sums. Without `texts` the score
             has nothing to do with them, and always ranks the same.
         instead: what `anew` gives on all texts once, where that is a part of the score and not the score itself.
+        costs: what removals cost on one of the `halves` of the texts, where scores do not simply add up.
+        unchosen: why heads cannot be chosen again on other texts, though `anew` says how scores depend on them.
     """
 
     how: str
     texts: np.ndarray | None = None
     anew: Anew | None = None
     instead: Mapping[str, np.ndarray] | None = None
+    costs: Callable[[np.ndarray], Costs] | None = None
+    unchosen: str = ""
 
     @property
     def without_texts(self) -> bool:
@@ -39,6 +52,19 @@ class Resampled:
         True
         """
         return self.texts is None and self.anew is not None
+
+
+def halves() -> list[np.ndarray]:
+    """Every half of the texts that is made of whole groups, as how often each part counts: 0 or 2, [part].
+
+    So much of a score's doubt as a half of the texts has about all of them, all have about all there could be
+    (balanced half-samples: McCarthy, 1969).
+
+    >>> [half[:4].tolist() for half in halves()][:2], len(halves())
+    ([[2.0, 2.0, 0.0, 0.0], [2.0, 0.0, 2.0, 0.0]], 6)
+    """
+    group = np.arange(PARTS) % GROUPS
+    return [2.0 * np.isin(group, pair) for pair in combinations(range(GROUPS), GROUPS // 2)]
 
 
 def untouched(values: Mapping[str, np.ndarray], how: str) -> Resampled:

@@ -31,6 +31,7 @@ def firmness(report: Report) -> list[str]:
     found = []
     if report.stability:
         found.append(_ranking(report.stability))
+        found += _again(report.stability)
     found += _by_table(report.latency)
     if _stopped_by_the_clock(report.plan.get("expected") or {}):
         found.append(
@@ -69,6 +70,27 @@ def _ranking(found: Mapping[str, Any]) -> str:
         f"How firm is the ranking? On resampled texts{often} the order of the heads{score} agrees with the one that "
         f"decided by Kendall's tau {tau} ({low} to {high}; 1 = the same order, 0 = unrelated).{how}"
     )
+
+
+def _again(stability: Mapping[str, Any]) -> list[str]:
+    """How many of the heads that went would go again; nothing where that was not asked, or was answered already.
+
+    >>> found = {"times": 6, "removed": 43, "share": 0.875, "least": 0.8, "most": 1.0, "chance": 0.6, "always": 30}
+    >>> _again({"again": found})[0][:92]
+    'Would the same heads go again? Chosen on one half of the texts or another (6 halves), 87.5 %'
+    """
+    found = stability.get("again") or {}
+    if not found.get("times"):
+        why = str(found.get("how") or "")
+        return [] if why in ("", stability.get("how")) else [f"Would the same heads go again? {_sentence(why)}"]
+    share, least, most, chance = (
+        formats.in_metric(found.get(name), "accuracy") for name in ("share", "least", "most", "chance")
+    )
+    return [
+        f"Would the same heads go again? Chosen on one half of the texts or another ({found['times']} halves), {share} of "
+        f"the {formats.plural(int(found.get('removed') or 0), 'head')} that went go again ({least} to {most}; {chance} "
+        f"would by chance), {found.get('always')} of them every time."
+    ]
 
 
 def _sentence(text: str) -> str:

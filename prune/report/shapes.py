@@ -195,6 +195,17 @@ class _Environment(_Part):
     finished: Words | None = None
 
 
+class _Again(_Part):
+    times: Count = 0
+    removed: Count | None = None
+    share: Amount | None = None
+    least: Amount | None = None
+    most: Amount | None = None
+    chance: Amount | None = None
+    always: Count | None = None
+    how: Words | None = None
+
+
 class _Stability(_Part):
     score: Words | None = None
     tau: Amount | None = None
@@ -202,6 +213,7 @@ class _Stability(_Part):
     high: Amount | None = None
     resamples: Count | None = None
     how: Words | None = None
+    again: _Again | None = None
 
 
 class _Most(_Part):

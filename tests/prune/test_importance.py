@@ -13,7 +13,7 @@ from headwise.analysis.projections import output_weight
 from headwise.analysis.similarity import Pearson
 from headwise.analysis.sites import Site, find_sites
 from headwise.analysis.statistics import Statistics
-from headwise.prune.importance import SCORES, Calibration
+from headwise.prune.importance import SCORES, Calibration, Scores
 from headwise.prune.importance.fisher import Fisher
 from headwise.prune.importance.gradient import Gradient
 from headwise.prune.importance.parts import parts_of
@@ -21,7 +21,7 @@ from headwise.prune.importance.reconstruction import Reconstruction
 from headwise.prune.importance.redundancy import Redundancy, clusters_lost
 from headwise.prune.importance.resampled import PARTS, Resampled
 from headwise.prune.selection import Budget, select
-from headwise.prune.stability import stability
+from headwise.prune.stability import chosen_again, stability
 from tests.prune.importance_scene import (
     ROWS,
     Labels,
@@ -134,6 +134,31 @@ def test_stability_says_how_alike_the_ranks_of_other_texts_are():
         told = stability("unknown", values, unknown, seed=0)
         assert (told["tau"], told["resamples"]) == (None, 0)
         assert told["how"]
+
+
+def test_what_is_chosen_on_halves_of_the_texts_is_chosen_by_hand():
+    """Four heads, of which two go; on two halves in six another one would have gone."""
+    site = Site("0", "attn", "attn.o", 5, 5, 8, kept=(0, 1, 2, 3))
+
+    def anew(weights):
+        first = weights[0] == 2 and weights[1] == 2
+        last = weights[2] == 2 and weights[3] == 2
+        return {"0": np.array([0.0, 3.0 if first or last else 1.0, 2.0, 9.0, np.nan])}
+
+    def choose(costs):
+        return {**select({"0": site}, costs, Budget(heads=3)).remove}
+
+    values = {"0": np.array([0.0, 1.0, 2.0, 9.0, np.nan])}
+    found = chosen_again(Scores("made", values, resampled=Resampled("", np.ones(PARTS), anew)), {"0": site}, choose, 4)
+    assert found["heads"] == {"0": {"0": 6, "1": 4, "2": 2}}
+    assert (found["removed"], found["always"], found["times"], found["chance"]) == (2, 1, 6, 0.5)
+    assert (found["share"], found["least"], found["most"]) == (pytest.approx(5 / 6), 0.5, 1.0)
+    few = np.where(np.arange(PARTS) % 4 == 3, 0.0, 1.0)
+    silent = (None, Resampled("learned", few), Resampled("x", few, anew), Resampled("x", few, anew, unchosen="dear"))
+    for way, why in zip(silent, ("does not say", "learned", "too few texts", "dear"), strict=True):
+        told = chosen_again(Scores("made", values, resampled=way), {"0": site}, choose, 4)
+        assert (told["times"], told["share"]) == (0, None)
+        assert why in told["how"]
 
 
 def test_one_pass_serves_gradient_fisher_and_reconstruction():

@@ -11,10 +11,12 @@ from headwise.analysis.errors import BadInput
 from headwise.analysis.projections import output_bias, output_weight
 from headwise.analysis.sites import Site, find_sites
 from headwise.prune.compensation.reconstruction import Reconstruct
-from headwise.prune.importance.collected import GateSums
+from headwise.prune.importance.collected import Collected, GateSums
 from headwise.prune.importance.moments import Moments
+from headwise.prune.importance.parts import parts_of
 from headwise.prune.importance.reconstruction import Reconstruction, RepairCosts
 from headwise.prune.importance.repair_cost import RepairCost, ridged
+from headwise.prune.importance.resampled import PARTS, halves
 from headwise.prune.importance.scores import removal_ranks
 from headwise.prune.selection import Budget, Keep, select
 from headwise.prune.selection.blocks import Block
@@ -250,13 +252,49 @@ def test_costs_are_scaled_to_the_gradients_at_the_gates():
     gates.add(torch.tensor([0]), gate, gate, torch.ones(1, 2), torch.tensor([5]))
     model = torch.nn.ModuleDict({"a": torch.nn.ModuleDict({"o": torch.nn.Linear(2, 1)})}).double()
     torch.nn.init.ones_(model["a"]["o"].weight)
-    contexts = SimpleNamespace(fit={"0": moments}, held={"0": Moments.zeros(2)})
-    slopes = SimpleNamespace(slopes={"0": slope.T @ slope}, gates={"0": gates}, examples=1)
+    contexts = Collected(fit={"0": moments}, held={"0": Moments.zeros(2)})
+    slopes = Collected(texts=np.eye(PARTS)[0], slopes={"0": slope.T @ slope}, gates={"0": gates})
     plain, scaled = (RepairCosts(model, contexts, slopes, 1e-2, scaled=yes) for yes in (False, True))
     block = Block((site,))
     # The Kronecker product says 5 tokens times (1 + 1)^2; the gates say (5 * 2)^2.
     assert scaled._scale(block, moments, np.full((2, 2), 5.0)) == pytest.approx(100 / 20)
     np.testing.assert_allclose(scaled._measure(block)[1], 5 * plain._measure(block)[1])
+
+
+@pytest.mark.parametrize(
+    ("name", "how"),
+    [
+        ("bert", {}),
+        ("bert", {"weight": "gradient"}),
+        ("llama", {"weight": "none"}),
+        ("albert", {"loss": "predictions"}),
+    ],
+)
+def test_costs_on_half_of_the_texts_are_those_that_half_gives(name, how):
+    model, score = made(name), Reconstruction(**how)
+    parts = parts_of([text for batch in batched(1) for text in batch.texts]).numpy()
+    found = score.score(calibration(model)).resampled
+    part = next(iter(blocks(model).values()))
+    units = [(0, 1), (2, 3)] if name == "llama" else [(0,), (2,), (3,)]
+    for half in halves()[::5]:
+        rows = [row for row, at in zip(ROWS, parts, strict=True) if half[at]]
+        assert 0 < len(rows) < len(ROWS)
+        again, oracle = (
+            found.costs(half).start(part),
+            score.score(calibration(model, batched(rows=rows))).costs.start(part),
+        )
+        for costs in (again, oracle):
+            costs.remove(units[0])
+        np.testing.assert_allclose(again.costs(units[1:]), oracle.costs(units[1:]), rtol=1e-6)
+
+
+def test_of_wide_models_and_in_rounds_it_is_said_why_nothing_is_chosen_again(monkeypatch):
+    context = calibration(made("bert"))
+    assert "every round" in Reconstruction(recollect=8).score(context).resampled.unchosen
+    monkeypatch.setattr("headwise.prune.importance.grouped.MOST", 1000)
+    wide = Reconstruction().score(calibration(made("bert"))).resampled
+    assert wide.costs is None
+    assert "too much memory (2 GiB)" in wide.unchosen
 
 
 def test_in_rounds_every_head_goes_that_costs_least_in_the_repaired_and_cut_model():
