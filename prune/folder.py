@@ -98,7 +98,7 @@ def check_place(target: Path, model: str | Path | None = None) -> None:
 
     >>> check_place(Path("runs/new").absolute(), "bert-base-uncased")
     """
-    around = next((folder for folder in target.parents if _is_run(folder)), None)
+    around = next((folder for folder in target.parents if is_run(folder)), None)
     if around is not None:
         raise BadInput(f"{target} lies inside {around}, a run's own folder; choose an output folder outside of it")
     if model is None or not target.exists() or not Path(model).exists():
@@ -108,7 +108,7 @@ def check_place(target: Path, model: str | Path | None = None) -> None:
         raise BadInput(f"{target} holds the model that is read ({model}), so it is not replaced; choose another folder")
 
 
-def _is_run(folder: Path) -> bool:
+def is_run(folder: Path) -> bool:
     """Whether a run, an analysis or a sweep is in a folder, finished or not."""
     if folder.name.endswith(".partial") and (folder / ".lock").exists():
         return True

@@ -14,7 +14,7 @@ from types import TracebackType
 from typing import IO, Any, Protocol
 
 from headwise.analysis.errors import BadInput
-from headwise.prune.folder import check_free, check_place, publish, settled, told, way_to
+from headwise.prune.folder import check_free, check_place, is_run, publish, settled, told, way_to
 
 log = logging.getLogger("headwise")
 
@@ -26,6 +26,13 @@ _BEGINNING = {".lock", "recipe.yaml", "environment.json", "latency.json"}
 
 class Undecided(BadInput):
     """The recipe cannot be met by this model and these texts; with another budget, what was measured still serves."""
+
+
+def _new(was: str, now: str) -> str:
+    """The first lines of a text that were not in it before."""
+    old = set(was.splitlines())
+    lines = [line.strip() for line in now.splitlines() if line not in old] or ["it says less"]
+    return "; ".join([*lines[:2], *(["and more"] if len(lines) > 2 else [])])
 
 
 class _Saveable(Protocol):
@@ -58,6 +65,11 @@ class Stages:
         if self.target.name.endswith(".partial") and (self.target / ".lock").exists():
             own = self.target.with_name(self.target.name.removesuffix(".partial"))
             raise BadInput(f"{self.target} is what an unfinished run has kept; resume it by its own name, {own}")
+        if self.resume and not self.overwrite and is_run(self.target) and not self.work.exists():
+            raise BadInput(
+                f"{self.target} is finished, so there is nothing to resume; what is asked for now, if it is another recipe "
+                "or budget, needs an output folder of its own, or --overwrite"
+            )
         check_free(self.target, overwrite=self.overwrite)
         check_place(self.target)
         with contextlib.ExitStack() as entered:
@@ -114,7 +126,8 @@ class Stages:
         was = path.read_text(encoding="utf-8") if path.exists() else made
         if was != made and not near(was):
             raise BadInput(
-                f"{path} differs from what is asked now; resume with the same recipe and settings, or --overwrite"
+                f"{path} differs from what is asked now ({_new(was, made)}); resume with the same recipe and settings, "
+                "choose another output folder, or --overwrite"
             )
         self._write(path, made)
         return made

@@ -97,6 +97,29 @@ def test_only_one_may_work_on_a_folder(tmp_path):
     assert json.loads((tmp_path / "run" / "plan.json").read_text()) == {"mine": True}
 
 
+def test_what_is_finished_is_not_resumed_and_what_differs_is_named(tmp_path):
+    recipe = "remove:\n  fraction: 0.5\nseed: 0\n"
+    with broken_off(tmp_path / "run", error=RuntimeError) as stages:
+        stages.text("recipe.yaml", lambda: recipe)
+        stages.json("environment.json", dict)
+        stages.json("plan.json", dict)
+    with (
+        pytest.raises(BadInput, match=r"asked now \(fraction: 0\.25\); resume with the same"),
+        Stages(tmp_path / "run", resume=True) as stages,
+    ):
+        stages.text("recipe.yaml", lambda: recipe.replace("0.5", "0.25"))
+    with Stages(tmp_path / "run", resume=True) as stages:
+        stages.text("recipe.yaml", lambda: recipe)
+    with (
+        pytest.raises(BadInput, match="is finished, so there is nothing to resume"),
+        Stages(tmp_path / "run", resume=True),
+    ):
+        pass
+    (tmp_path / "mine").mkdir()
+    with pytest.raises(BadInput, match="exists and is left as it is"), Stages(tmp_path / "mine", resume=True):
+        pass
+
+
 def test_an_old_folder_stands_until_the_new_one_is_whole(tmp_path):
     target = tmp_path / "run"
     target.mkdir()
