@@ -92,6 +92,9 @@ class Room:
 
     def __post_init__(self) -> None:
         self.left = self.block.kept
+        if self.block.sites[0].kv_heads == self.block.heads:
+            # Every head is a group of its own: one of every group would be all.
+            self.unit = "head"
 
     def pieces(self) -> list[tuple[int, ...]]:
         """Sets of heads that can go in one piece now; for `even`, the free heads of each group.

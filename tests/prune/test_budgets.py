@@ -217,6 +217,7 @@ def test_metered_budgets_are_met_from_below_and_rules_hold(scene):
         piece = sum(meter.used(block, block.kept) for block in blocks.values())
     else:
         largest = {"group": scene["per_group"], "even": scene["groups"], "head": 1}[scene["unit"]]
+        largest = 1 if scene["per_group"] == 1 else largest
         piece = max(
             p[0] * largest + p[1] * (scene["groups"] if scene["unit"] != "group" else 1) for p in parts.values()
         )

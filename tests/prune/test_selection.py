@@ -100,7 +100,9 @@ def test_budgets_are_met_and_rules_never_broken(scene):
     keep = Keep(heads=named, minimum_per_site=scene["minimum"])
     budget = Budget(fraction=scene["fraction"])
     how = {"scope": scene["scope"], "keep": keep, "unit": scene["unit"]}
-    piece = {"group": scene["per_group"], "even": scene["groups"], "head": 1}[scene["unit"]]
+    # Without grouped queries the units are the same.
+    even = scene["groups"] if scene["per_group"] > 1 else 1
+    piece = {"group": scene["per_group"], "even": even, "head": 1}[scene["unit"]]
     if scene["scope"] == "uniform":
         piece *= len(sites)
     try:
@@ -121,7 +123,7 @@ def test_budgets_are_met_and_rules_never_broken(scene):
         counts = np.bincount([sites[name].group(head) for head in heads], minlength=scene["groups"])
         if scene["unit"] == "group":
             assert set(counts) <= {0, scene["per_group"]}
-        if scene["unit"] == "even":
+        if scene["unit"] == "even" and scene["per_group"] > 1:
             assert len(set(counts)) == 1
     if scene["scope"] == "uniform":
         assert len({len(chosen.remove.get(name, [])) for name in sites}) == 1
@@ -153,6 +155,12 @@ def test_a_site_may_empty_only_if_asked():
     with pytest.raises(BadInput, match=r"heads: 6 \(fraction: 0\.75\)"):
         choose(sites, Budget(fraction=1.0))
     assert lost(choose(sites, Budget(fraction=1.0), keep=Keep(minimum_per_site=0))) == 8
+
+
+def test_without_grouped_queries_the_units_are_the_same():
+    sites = model(2, 4)
+    found = [choose(sites, Budget(heads=3), unit=unit).remove for unit in ("group", "even", "head")]
+    assert found[0] == found[1] == found[2]
 
 
 def test_less_than_a_group_is_refused_with_the_nearest_budget():
