@@ -89,7 +89,8 @@ def sweep(
         points = [replace(point, chosen=point.chosen or swept.is_cut(point.fraction)) for point in points]
         swept.cut({point.fraction: plans[point.fraction] for point in points if point.chosen}, errand, jobs)
         points = [replace(point, recovered=swept.recovered(point.fraction)) for point in points]
-        told = {"schema": 1, "path": swept.path, "points": [asdict(p) | {"folder": str(p.folder)} for p in points]}
+        listed = [asdict(point) | {"folder": str(point.folder)} for point in points]
+        told = {"schema": 1, **swept.judged_by(), "path": swept.path, "points": listed}
         stages.replace_json("sweep.json", told)
         _draw(stages.work, points)
     return [replace(point, folder=target / point.folder) for point in points]
@@ -221,6 +222,11 @@ class _Sweep:
         """What came out at a budget, before any training."""
         return Point(share, plan.count, Path(_name(share)), **asdict(figures(self._gated(share))))
 
+    def judged_by(self) -> dict[str, Any]:
+        """The metric, and what it says where no labels stand behind it."""
+        accuracy = self.stages.json(f"{_name(self.shares[0])}/accuracy.json", dict)
+        return {name: accuracy[name] for name in ("metric", "meaning") if name in accuracy}
+
     def recovered(self, share: float) -> Figures | None:
         """What came out at a budget after training; None if nothing was trained."""
         if not (self._folder(share) / "recovery.json").exists():
@@ -247,11 +253,11 @@ class _Sweep:
             if not (self._folder(share) / "speed.json").exists():
                 self.stages.replace_json(f"{_name(share)}/speed.json", self._speed(share))
 
-    def _keep_cut(self, share: float, found: Mapping[str, Any]) -> None:
     def is_cut(self, share: float) -> bool:
         """Whether a budget's checkpoint is there."""
         return (self._folder(share) / "checkpoint").exists()
 
+    def _keep_cut(self, share: float, found: Mapping[str, Any]) -> None:
         self.stages.replace_json(f"{_name(share)}/proof.json", found["proof"])
         if "recovery" in found:
             # First what holds the figures from before the training, then those that take their place.

@@ -109,6 +109,7 @@ def _lines(found: dict[str, Any]) -> list[tuple[str, str]]:
     lines += [("note", note) for note in texts["notes"]]
     lines += [("skipped", f"{count}: {why}") for why, count in accuracy["skipped"].items()]
     metric = accuracy["metric"]
+    lines += [(metric, accuracy["meaning"])] if "meaning" in accuracy else []
     beside = {name: sides for name, sides in accuracy.get("beside", {}).items() if name != metric}
     if "cut" not in accuracy:
         alone = [(name, _number(sides["dense"])) for name, sides in beside.items()]

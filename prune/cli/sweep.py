@@ -76,10 +76,14 @@ def sweep(
             device=device, trust_remote_code=trust_remote_code,
         )  # fmt: skip
         if as_json:
-            put_json({"sweep": str(target), "points": [{**asdict(p), "folder": str(p.folder)} for p in points]})
+            found = [{**asdict(p), "folder": str(p.folder)} for p in points]
+            put_json({"sweep": str(target), **_judged_by(target), "points": found})
         elif not quiet:
-            heading, rows = _table(points, _metric(points[0].folder))
+            judged_by = _judged_by(target)
+            heading, rows = _table(points, judged_by["metric"])
             stdout().print(table("", heading, rows))
+            if "meaning" in judged_by:
+                put(f"{judged_by['metric']}: {judged_by['meaning']}")
             put(f"sweep: {target}")
             put(f"page: {target / 'sweep.html'}")
 
@@ -108,9 +112,10 @@ def _figures(found: Any, metric: str) -> tuple[str, ...]:
     return in_metric(found.value, metric), in_points(found.drop, metric), in_points(found.upper, metric)
 
 
-def _metric(folder: Path) -> str:
-    found = json.loads((folder / "accuracy.json").read_text(encoding="utf-8"))
-    return str(found["metric"])
+def _judged_by(target: Path) -> dict[str, str]:
+    """The metric, and what it says where no labels stand behind it."""
+    found = json.loads((target / "sweep.json").read_text(encoding="utf-8"))
+    return {name: str(found[name]) for name in ("metric", "meaning") if name in found}
 
 
 def _speed(folder: Path) -> str:

@@ -141,6 +141,7 @@ class _Cost(_Part):
 
 class _Accuracy(_Cost):
     metric: Words
+    meaning: Words | None = None
     kind: Words | None = None
     higher_is_better: Yes | None = None
     test: Words | None = None

@@ -86,6 +86,8 @@ def content(folder: Path) -> Swept:
     gated = tuple(_before(run, found) for run, found in zip(comparison.runs, recoveries, strict=True))
     # Budgets that were not cut are left out of the one drawing on purpose, and stand in the other.
     notes = tuple(note for note in comparison.notes if not note.startswith("Not in the plot"))
+    if told.get("meaning"):
+        notes = (f"{comparison.metric.capitalize()}: {told['meaning']}.", *notes)
     return Swept(
         Comparison(comparison.runs, comparison.metric, comparison.setting, notes),
         tuple(float(point["fraction"]) for point in points),

@@ -183,6 +183,7 @@ def _cost(accuracy: Mapping[str, Any]) -> Figure:
     low, high = accuracy.get("interval") or (None, None)
     dense, cut = accuracy.get("dense", {}).get("value"), accuracy.get("cut", {}).get("value")
     details = [f"{metric} {in_metric(dense, metric)} → {in_metric(cut, metric)}"]
+    details += [str(accuracy["meaning"])] if accuracy.get("meaning") else []
     details.append(f"95 % interval of the drop {in_points(low, metric)} to {in_points(high, metric)}")
     details.append(f"the drop that the data cannot exclude: {_with_unit(accuracy.get('upper'), metric)}")
     if not significant(accuracy):

@@ -93,6 +93,8 @@ def flips(accuracy: Mapping[str, Any]) -> str:
     if not isinstance(found, Mapping):
         return ""
     total, lost, gained = (formats.count(v) for v in (accuracy.get("n"), found.get("lost"), found.get("gained")))
+    if accuracy.get("metric") == "agreement":
+        return f"Of {total} answers, {lost} are not those of the dense model."
     if "mcnemar" in str(accuracy.get("test", "")).lower():
         return f"Of {total} answers, {lost} went from right to wrong and {gained} from wrong to right."
     return f"Of {total} examples, {lost} got worse and {gained} got better."

@@ -13,14 +13,19 @@ from headwise.prune.tasks.outcome import Outcome
 #: How many of the most changed examples a comparison lists, and how much of each text.
 _EXAMPLES = 10
 _CHARACTERS = 300
+#: What metrics say that no labels stand behind; a reader of a number alone would take them for accuracy.
+_MEANINGS = {
+    "agreement": "the share of predictions in which the cut model says what the dense one says; no labels judge",
+    "cosine": "how near the outputs of the cut model are to those of the dense one (1 is the same); no labels judge",
+}
 
 
 def compare(dense: Outcome, cut: Outcome, *, seed: int = 0, resamples: int = 2000) -> dict[str, Any]:
     """What the cut cost: plain data, as `accuracy.json` keeps it.
 
     `drop` is positive where the cut model is worse, whatever the metric; `upper` is the drop that the data
-    cannot exclude (one-sided, 95 %). Examples are resampled in pairs. Right/wrong outcomes are tested by
-    McNemar's exact test, others by swapping the models' scores within examples.
+    cannot exclude (one-sided, 95 %); `meaning` says what a metric without labels is. Examples are resampled in
+    pairs. Right/wrong outcomes are tested by McNemar's exact test, others by swapping the models' scores within examples.
 
     Args:
         dense: the outcome of the dense model.
@@ -46,7 +51,7 @@ def compare(dense: Outcome, cut: Outcome, *, seed: int = 0, resamples: int = 200
             f"({cut.metric}, {len(cut.texts)} texts): judge both models by the same task on the same texts"
         )
     before, after = _scores(dense), _scores(cut)
-    if dense.metric in ("agreement", "cosine"):
+    if dense.metric in _MEANINGS:
         before, after = np.ones(len(before)), agreement(dense, cut)
     found: dict[str, Any] = {
         "schema": 1,
@@ -60,6 +65,8 @@ def compare(dense: Outcome, cut: Outcome, *, seed: int = 0, resamples: int = 200
         "flips": _flips(dense, before, after),
         "changed": _changed(dense, cut, before, after),
     }
+    if dense.metric in _MEANINGS:
+        found["meaning"] = _MEANINGS[dense.metric]
     if dense.labels is not None:
         found["per_class"] = _per_class(dense, before, after)
     if dense.beside:

@@ -28,6 +28,7 @@ def test_agreement_counts_equal_predictions_and_measures_their_divergence():
     same = [a == b for a, b in zip(dense.predictions, cut.predictions, strict=True)]
     assert found["cut"]["value"] == pytest.approx(np.mean(same))
     assert found["against_dense"]["agreement"] == pytest.approx(np.mean(same))
+    assert found["meaning"].endswith("what the dense one says; no labels judge")
     kl = stats.entropy(dense.probabilities, cut.probabilities, axis=1).mean()
     assert found["against_dense"]["kl"] == pytest.approx(kl, rel=1e-5)
     assert token_divergence(model, other, fitted, judged) == pytest.approx(kl, rel=1e-4)

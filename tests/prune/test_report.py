@@ -337,6 +337,18 @@ def test_a_training_that_brought_nothing_and_rows_left_out_are_said(tmp_path: Pa
     assert "it was trained" not in as_html(content(run)) + as_markdown(content(run))
 
 
+def test_what_a_metric_without_labels_says_is_on_every_page(tmp_path: Path) -> None:
+    run = fixture.write_run(tmp_path / "run", {"": (2, 4)})
+    meaning = "the share of predictions that are equal; no labels judge"
+    fixture.edited(run / "accuracy.json", metric="agreement", meaning=meaning, n=64, flips={"lost": 13, "gained": 0})
+    report = content(run)
+    assert meaning in str(report.verdict.figures[1])
+    for page in (as_html(report), as_markdown(report)):
+        assert f"Agreement: {meaning}." in page
+        assert "Of 64 answers, 13 are not those of the dense model." in page
+        assert "from right to wrong" not in page
+
+
 def test_a_search_that_the_clock_stopped_is_marked(tmp_path: Path) -> None:
     run = fixture.write_run(tmp_path / "run", {"": (2, 4)})
     assert "not reproducible" not in as_html(content(run))
