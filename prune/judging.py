@@ -22,6 +22,7 @@ from headwise.prune.deciding import Judge, judged
 from headwise.prune.plan import Plan
 from headwise.prune.preparing import Prepared, prepare
 from headwise.prune.recipe import Recipe
+from headwise.prune.signals import uninterrupted
 from headwise.prune.tasks import Outcome, compare
 
 log = logging.getLogger("headwise")
@@ -171,7 +172,9 @@ def side_by_side(
     before = set(multiprocessing.active_children())
     executor = ProcessPoolExecutor(jobs, mp_context=context, initializer=_begin, initargs=(errand,))
     try:
-        waiting = {executor.submit(_carry_out, task): name for name, task in tasks.items()}
+        # Those that are half begun could not be told to end; later, whoever is interrupted ends its processes itself.
+        with uninterrupted():
+            waiting = {executor.submit(_carry_out, task): name for name, task in tasks.items()}
         for done in track(as_completed(waiting), total=len(waiting), label=label):
             yield waiting[done], done.result()
     except BrokenProcessPool as error:
@@ -193,7 +196,6 @@ _started: list[Judging] = []
 def _begin(errand: Errand) -> None:
     """What a process does first: see that it does not outlive the one that asked."""
     import multiprocessing
-    import signal
     import threading
     from multiprocessing.connection import wait
 
@@ -206,8 +208,6 @@ def _begin(errand: Errand) -> None:
             wait([parent.sentinel])
         os._exit(1)
 
-    # Whoever is interrupted at the keyboard ends its processes itself.
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
     threading.Thread(target=leave, daemon=True).start()
     disable_progress_bar()  # type: ignore[no-untyped-call]
     _errands.append(errand)

@@ -27,7 +27,8 @@ from headwise.prune.cli import (
     view,
 )
 from headwise.prune.cli.faults import explain
-from headwise.prune.cli.terminal import complain
+from headwise.prune.cli.terminal import complain, discard, put, streams
+from headwise.prune.signals import interrupting
 
 DEBUG = "HEADWISE_DEBUG"
 
@@ -60,7 +61,7 @@ def _version(asked: bool) -> bool:
     if asked:
         from importlib.metadata import version
 
-        typer.echo(f"headwise {version('headwise')}")
+        put(f"headwise {version('headwise')}")
         raise typer.Exit
     return asked
 
@@ -82,35 +83,40 @@ def _code(left: SystemExit) -> int:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the program and return its exit code.
-
-    0 done, 1 internal fault or failed proof, 2 bad input, 3 limits broken, 130 interrupted.
+    """Run the program; its exit code as `headwise.prune.cli.main` says.
 
     >>> main(["recipes", "check", "quickstart"])
     quickstart: no mistakes
     0
     """
     words = list(sys.argv[1:] if arguments is None else arguments)
-    try:
-        code = app(args=words or ["--help"], prog_name="headwise", standalone_mode=False)
-        sys.stdout.flush()
-    except SystemExit as left:
-        # Not standalone, typer leaves this way only where the reader has closed the pipe (`| head`), with 1.
-        return 0 if isinstance(left.__context__, OSError) else _code(left)
-    except BrokenPipeError:
-        # The same, seen late. Python would complain once more when it closes stdout.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 0
-    except (KeyboardInterrupt, typer.Abort):
-        code = 130
-    except Exception as error:  # the one place where nothing may get through
-        if os.environ.get(DEBUG, "") not in ("", "0"):
-            import traceback
+    with streams():
+        try:
+            with interrupting():
+                code = app(args=words or ["--help"], prog_name="headwise", standalone_mode=False)
+                sys.stdout.flush()
+        except SystemExit as left:
+            # Not standalone, typer leaves this way only where the reader has closed the pipe (`| head`), with 1.
+            return 0 if isinstance(left.__context__, OSError) else _code(left)
+        except BrokenPipeError:
+            # The same, seen late.
+            discard()
+            return 0
+        except (KeyboardInterrupt, typer.Abort):
+            code = 130
+        except Exception as error:  # the one place where nothing may get through
+            message, code = _told(error)
+            complain(message)
+            return code
+        if code == 130:
+            complain("interrupted")
+        return code if isinstance(code, int) else 0
 
-            traceback.print_exc()
-        message, code = explain(error, DEBUG)
-        complain(message)
-        return code
-    if code == 130:
-        complain("interrupted")
-    return code if isinstance(code, int) else 0
+
+def _told(error: Exception) -> tuple[str, int]:
+    """What to say about an exception, and the exit code."""
+    if os.environ.get(DEBUG, "") not in ("", "0"):
+        import traceback
+
+        traceback.print_exc()
+    return explain(error, DEBUG)

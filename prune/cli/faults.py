@@ -6,6 +6,7 @@ import errno
 from collections.abc import Iterator
 
 from headwise.analysis.errors import HeadwiseError
+from headwise.prune.cli.terminal import Unprinted
 
 _LONGEST = 600
 
@@ -17,7 +18,9 @@ def explain(error: Exception, debug: str = "HEADWISE_DEBUG") -> tuple[str, int]:
     >>> explain(BadInput("no such column"))
     ('no such column', 2)
     """
-    full = _disk_full(error)
+    if any(isinstance(cause, KeyboardInterrupt) for cause in _chain(error)):
+        return "interrupted", 130  # which torch's exporter takes for a failure of its own
+    full = "" if isinstance(error, Unprinted) else _disk_full(error)
     if full:
         return f"{full}; free some space or give another --output-dir; no folder of that name was left half-written", 2
     if isinstance(error, HeadwiseError):

@@ -62,4 +62,5 @@ def schema() -> None:
     """The recipe format as JSON Schema, for editors and other programs."""
     from headwise.prune.recipe import Recipe
 
-    typer.echo(Recipe.schema_json())
+    for line in Recipe.schema_json().splitlines():
+        put(line)

@@ -10,6 +10,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
+from headwise.analysis.errors import BadInput
 from headwise.prune.recipe_errors import printable
 
 if TYPE_CHECKING:
@@ -17,37 +18,101 @@ if TYPE_CHECKING:
     from rich.table import Table
 
 
+class Unprinted(BadInput):
+    """The result was there and could not be printed."""
+
+
+@contextlib.contextmanager
+def _printing() -> Iterator[None]:
+    try:
+        yield
+    except BrokenPipeError:
+        raise  # a reader that has seen enough
+    except OSError as error:
+        discard()
+        raise Unprinted(f"the result cannot be printed: {error.strerror or error}") from error
+
+
 def stdout() -> Console:
     """A console for results. It reads no markup: names of models and files may look like it."""
     from rich.console import Console
 
+    class Results(Console):
+        def print(self, *objects: Any, **how: Any) -> None:
+            with _printing():
+                super().print(*objects, **how)
+
     # Not a terminal: a file or a pipe takes lines as long as they are.
     width = None if sys.stdout.isatty() else 160
-    return Console(markup=False, highlight=False, emoji=False, width=width)
+    return Results(markup=False, highlight=False, emoji=False, width=width)
 
 
 def put(line: str) -> None:
     """Print one result line, whole, however long."""
-    sys.stdout.write(printable(line, 100_000) + "\n")
+    with _printing():
+        sys.stdout.write(printable(line, 100_000) + "\n")
+        sys.stdout.flush()
 
 
 def put_json(content: Any) -> None:
     """Print a result for machines; JSON has no NaN, a missing number is null."""
     from headwise.analysis.plain import plain
 
-    sys.stdout.write(json.dumps(plain(content), indent=2, ensure_ascii=True, allow_nan=False) + "\n")
+    with _printing():
+        sys.stdout.write(json.dumps(plain(content), indent=2, ensure_ascii=True, allow_nan=False) + "\n")
+        sys.stdout.flush()
 
 
 def note(line: str) -> None:
     """Say something beside the results, on stderr."""
-    sys.stderr.write(printable(line, 10_000) + "\n")
+    _say(printable(line, 10_000) + "\n")
 
 
 def complain(message: str) -> None:
     """Say what went wrong, on stderr; line breaks of the message stay, all other control characters are shown."""
     lines = [printable(line, 2_000) for line in str(message).split("\n")]
-    sys.stderr.write("headwise: " + "\n".join(lines) + "\n")
-    sys.stderr.flush()
+    _say("headwise: " + "\n".join(lines) + "\n")
+
+
+def _say(text: str) -> None:
+    # Nobody may be listening (`2>&-`, a full disk): the exit code tells it all the same.
+    with contextlib.suppress(OSError):
+        sys.stderr.write(text)
+        sys.stderr.flush()
+
+
+@contextlib.contextmanager
+def streams() -> Iterator[None]:
+    r"""Inside the block there are both streams, closed or not (`>&-`), and they take every character.
+
+    What an encoding has no sign for is written as its number: `\u2026`.
+    """
+    names = ("stdout", "stderr")
+    was = {name: getattr(sys, name) for name in names}
+    errors = {name: getattr(stream, "errors", None) for name, stream in was.items()}
+    opened = []
+    for name, stream in was.items():
+        if stream is None:
+            # It takes the lowest free number: no file of the run may become what others take for the terminal.
+            opened.append(open(os.devnull, "w", encoding="utf-8"))  # noqa: PTH123, SIM115
+            setattr(sys, name, opened[-1])
+        elif hasattr(stream, "reconfigure"):
+            stream.reconfigure(errors="backslashreplace")
+    try:
+        yield
+    finally:
+        for name, stream in was.items():
+            setattr(sys, name, stream)
+            if hasattr(stream, "reconfigure"):
+                with contextlib.suppress(OSError):
+                    stream.reconfigure(errors=errors[name])
+        for stream in opened:
+            stream.close()
+
+
+def discard() -> None:
+    """Drop what stdout still holds: Python would complain once more when it closes it."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def table(title: str, columns: Sequence[str], rows: Sequence[Sequence[object]]) -> Table:
@@ -58,7 +123,9 @@ def table(title: str, columns: Sequence[str], rows: Sequence[Sequence[object]]) 
 
     made = RichTable(title=Text(title) if title else None, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
     for column in columns:
-        made.add_column(Text(column.removeprefix(">")), justify="right" if column.startswith(">") else "left")
+        made.add_column(
+            Text(column.removeprefix(">")), justify="right" if column.startswith(">") else "left", overflow="fold"
+        )
     for row in rows:
         made.add_row(*(Text(printable(cell, 400)) for cell in row))
     return made

@@ -49,9 +49,10 @@ def write_all(folder: Path, texts: Mapping[str, str]) -> dict[str, Path]:
         for temporary_path, path in waiting:
             temporary_path.replace(path)
     except OSError as problem:
-        for temporary_path, _ in waiting:
-            temporary_path.unlink(missing_ok=True)
         raise BadInput(
             f"{folder}: the report cannot be written ({problem}); free space or choose another folder"
         ) from problem
+    finally:
+        for temporary_path, _ in waiting:
+            temporary_path.unlink(missing_ok=True)
     return {path.suffix.lstrip("."): path for _, path in waiting}

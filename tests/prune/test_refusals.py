@@ -14,7 +14,8 @@ from headwise.analysis.reading import read_source
 from headwise.analysis.sites import find_sites
 from headwise.analysis.texts import Corpus, Text
 from headwise.prune import load
-from headwise.prune.cli import app, main
+from headwise.prune.cli import main
+from headwise.prune.cli.app import app
 from headwise.prune.growth import growth
 from headwise.prune.overlong import overlong
 from headwise.prune.reached import require_reached
