@@ -12,7 +12,7 @@ from jaxtyping import Float
 from pydantic import BaseModel, ConfigDict, Field
 from torch import Tensor, nn
 
-from headwise.analysis.batching import Batch, batches
+from headwise.analysis.batching import Batch, batches, token_limit
 from headwise.analysis.errors import BadInput
 from headwise.analysis.progress import track
 from headwise.analysis.texts import Corpus, Text
@@ -55,7 +55,10 @@ class SequenceToSequence(BaseModel):
             raise BadInput(f"{type(model).__name__} is no encoder-decoder that writes text")
         _check(calibration)
         _score_of(self.metric)("a", "a")
-        return FittedWriter(self, tokenizer, batch_size, max_length)
+        # Positions end what is read, and what is written, if nothing else does.
+        limits = [self.new_tokens, token_limit(None, model)]
+        longest = min(limit for limit in limits if limit is not None)
+        return FittedWriter(self, tokenizer, batch_size, token_limit(tokenizer, model, max_length), longest)
 
 
 def writes_from_text(model: nn.Module) -> bool:
@@ -77,6 +80,7 @@ class FittedWriter:
     tokenizer: Any = field(repr=False)
     batch_size: int = 32
     max_length: int | None = None
+    new_tokens: int = 64
 
     def losses(self, model: nn.Module, batch: Batch) -> Float[Tensor, " batch"]:
         """Mean nats of each pair's tokens, given its text."""
@@ -101,7 +105,7 @@ class FittedWriter:
             for batch in track(found, len(found), "writing texts"):
                 written = model.generate(  # type: ignore[operator]
                     input_ids=batch.inputs["input_ids"], attention_mask=batch.inputs["attention_mask"],
-                    do_sample=False, num_beams=self.task.beams, max_new_tokens=self.task.new_tokens,
+                    do_sample=False, num_beams=self.task.beams, max_new_tokens=self.new_tokens,
                 )  # fmt: skip
                 texts = self.tokenizer.batch_decode(written, skip_special_tokens=True)
                 said.update(zip(batch.index, texts, strict=True))

@@ -326,3 +326,13 @@ def test_lists_of_tags_and_of_classes_are_read(tmp_path):
     file.write_text(json.dumps({"tokens": ["w1"], "tags": ["two words"]}) + "\n")
     with pytest.raises(BadInput, match="expected names without blanks"):
         read_source(str(file), text="tokens", label="tags")
+
+
+def test_neither_what_is_read_nor_what_is_written_runs_out_of_positions():
+    model = MODELS["sequence-to-sequence"]()
+    long = " ".join(WORDS[i % 30] for i in range(60))
+    texts = Corpus([Text(long, pair=long), Text("w1 w2", pair="w2 w1")])
+    fitted = TASKS["sequence-to-sequence"]().fit(model, tokenizer(), texts)
+    (batch,) = batches(texts, tokenizer(), model=model, batch_size=2)
+    assert torch.isfinite(fitted.losses(model, batch)).all()
+    assert len(fitted.judge(model, texts).predictions) == 2
