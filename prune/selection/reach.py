@@ -86,7 +86,7 @@ def reachable(
 def none_may_go(scope: Scope, unit: Unit) -> str:
     """That there is nothing to choose from, and what to do.
 
-    >>> none_may_go("model", "group")[-55:]
+    >>> none_may_go("model", "group")[-56:]
     "'model', unit 'group'; relax keep or choose another unit"
     """
     rules = "the keep-rules and the sites that can be cut"
