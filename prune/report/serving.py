@@ -71,7 +71,7 @@ def loading(folder: Folder) -> tuple[Snippet, ...]:
     if not form:
         return ()
     where = "checkpoint"
-    auto = str(folder.environment.get("model", {}).get("auto_class", "AutoModel"))
+    auto = str((folder.environment.get("model") or {}).get("auto_class", "AutoModel"))
     flag = "" if form == "native" else ", trust_remote_code=True"
     snippets = [
         Snippet("With headwise", f'from headwise.prune import load\n\nmodel = load("{where}")', "python"),
@@ -105,7 +105,7 @@ def repeating(folder: Folder) -> tuple[Snippet, ...]:
     'headwise report .'
     """
     environment = folder.environment
-    model = environment.get("model", {})
+    model = environment.get("model") or {}
     snippets = []
     command = environment.get("command")
     if command:
