@@ -314,7 +314,9 @@ class Collected:
         groups = None if self.grouped is None or weights is None else self.grouped.slopes.get(name)
         if groups is None or weights is None:
             return self.slopes[name]
-        return torch.stack([often * group for group, often in zip(groups, weights[:GROUPS], strict=True)]).sum(0)
+        return torch.stack([often * group.double() for group, often in zip(groups, weights[:GROUPS], strict=True)]).sum(
+            0
+        )
 
     def complete(self, nothing: Mapping[str, Callable[[], Empty]], moments: bool, slopes: bool) -> None:
         """Give sites that no loss ran through the sums of nothing: to this task their heads are worth 0.

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 _IN_ROUNDS = "looked at again after every round: other texts would take all rounds again"
-_TOO_WIDE = f"the moments of so wide a model take too much memory ({MOST / 2**30:g} GiB) to be kept by group of texts"
+_TOO_WIDE = f"so wide a model's moments would take more than {MOST / 2**20:g} MiB by group of texts, and are not kept"
 
 
 class Reconstruction(BaseModel):

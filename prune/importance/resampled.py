@@ -17,7 +17,7 @@ PARTS = 64
 #: Every so many parts are a group: of sums that are too large to be kept by part.
 GROUPS = 4
 #: Bytes that sums by group may take in all; of wider models there are none.
-MOST = 2 * 2**30
+MOST = 512 * 2**20
 
 #: From how often each part was drawn [part] to the score of every head, by site.
 Anew = Callable[[np.ndarray], Mapping[str, np.ndarray]]
@@ -57,8 +57,8 @@ class Resampled:
 def halves() -> list[np.ndarray]:
     """Every half of the texts that is made of whole groups, as how often each part counts: 0 or 2, [part].
 
-    So much of a score's doubt as a half of the texts has about all of them, all have about all there could be
-    (balanced half-samples: McCarthy, 1969).
+    A score on half of the texts strays from that on all as far as that on all strays from what endless texts would
+    say (balanced half-samples: McCarthy, 1969).
 
     >>> [half[:4].tolist() for half in halves()][:2], len(halves())
     ([[2.0, 2.0, 0.0, 0.0], [2.0, 0.0, 2.0, 0.0]], 6)

@@ -285,7 +285,7 @@ def test_costs_on_half_of_the_texts_are_those_that_half_gives(name, how):
         )
         for costs in (again, oracle):
             costs.remove(units[0])
-        np.testing.assert_allclose(again.costs(units[1:]), oracle.costs(units[1:]), rtol=1e-6)
+        np.testing.assert_allclose(again.costs(units[1:]), oracle.costs(units[1:]), rtol=1e-5)
 
 
 def test_of_wide_models_and_in_rounds_it_is_said_why_nothing_is_chosen_again(monkeypatch):
@@ -294,7 +294,7 @@ def test_of_wide_models_and_in_rounds_it_is_said_why_nothing_is_chosen_again(mon
     monkeypatch.setattr("headwise.prune.importance.grouped.MOST", 1000)
     wide = Reconstruction().score(calibration(made("bert"))).resampled
     assert wide.costs is None
-    assert "too much memory (2 GiB)" in wide.unchosen
+    assert "more than 512 MiB" in wide.unchosen
 
 
 def test_in_rounds_every_head_goes_that_costs_least_in_the_repaired_and_cut_model():
