@@ -94,6 +94,8 @@ class Stages:
             self._unlock()
             shutil.rmtree(self.work, ignore_errors=True)
             raise BadInput(f"there is no unfinished run to resume: {self.work} does not exist")
+        else:
+            self._tidy()
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -200,6 +202,12 @@ class Stages:
         for path in self.work.iterdir():
             if path.name != ".lock":
                 shutil.rmtree(path) if path.is_dir() else path.unlink()
+
+    def _tidy(self) -> None:
+        """Clear away what a write that was killed left half made."""
+        for path in list(self.work.rglob("*")):
+            if path.name.endswith(".new") or (path.name.startswith(".") and path.name.endswith(".partial")):
+                shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)
 
     def _locked(self) -> IO[str]:
         lock = (self.work / ".lock").open("a+", encoding="utf-8")

@@ -97,6 +97,20 @@ def test_only_one_may_work_on_a_folder(tmp_path):
     assert json.loads((tmp_path / "run" / "plan.json").read_text()) == {"mine": True}
 
 
+def test_what_a_killed_write_left_is_cleared_away(tmp_path):
+    with broken_off(tmp_path / "run", error=RuntimeError) as stages:
+        stages.json("plan.json", dict)
+    work = tmp_path / "run.partial"
+    for half in (work / "budget-0.5" / "checkpoint.new", work / ".checkpoint.new.a1b2.partial", work / "evidence.new"):
+        half.mkdir(parents=True)
+        (half / "model.safetensors").write_text("half")
+    (work / "plan.json.new").write_text("half")
+    with Stages(tmp_path / "run", resume=True):
+        pass
+    left = sorted(str(path.relative_to(tmp_path / "run")) for path in (tmp_path / "run").rglob("*"))
+    assert left == ["budget-0.5", "plan.json"]
+
+
 def test_what_is_finished_is_not_resumed_and_what_differs_is_named(tmp_path):
     recipe = "remove:\n  fraction: 0.5\nseed: 0\n"
     with broken_off(tmp_path / "run", error=RuntimeError) as stages:
