@@ -147,7 +147,7 @@ def analyze(
 
     tests = search.tests(statistics)
     facts |= search.facts
-    arrays |= assign(tests, ROLES, effect=effect)
+    arrays |= assign(tests, ROLES, effect=effect) | search.parts
 
     settings |= {"threshold": threshold, "clusters": clusters, "effect": effect, "level": LEVEL, "seed": seed}
     facts |= _facts(model, corpus, data, went, settings)

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from jaxtyping import Float
 
+from headwise.analysis.cells import PARTS
 from headwise.analysis.inference import benjamini_hochberg, cell_interval, ratio_interval, sign_flip_p
 from headwise.analysis.roles.relation import Role
 
@@ -70,6 +71,21 @@ def inferred(sums: Measured, *, seed: int = 0) -> dict[str, np.ndarray]:
     found |= {"excess": np.asarray(interval.value), "low": np.asarray(interval.low), "high": np.asarray(interval.high)}
     found |= {"p": p, "n": total}
     return found if sums.eligible is None else found | {"eligible": sums.eligible}
+
+
+def by_part(sums: Measured) -> Float[np.ndarray, "head part 2"]:
+    """Excess and rows of every head by part of the texts: enough to ask what other texts would have said.
+
+    With a further null, excess is over that one of the two that is larger on all texts.
+
+    >>> by_part(Measured(*np.ones((4, 256, 3)))).shape
+    (3, 64, 2)
+    """
+    excess = sums.excess
+    if sums.null is not None:
+        excess = excess - np.where(sums.null.sum(0) > 0, sums.null, 0.0)
+    tables = [table.reshape(-1, PARTS, table.shape[1]).sum(0).T for table in (excess, sums.rows)]
+    return np.stack(tables, axis=-1).astype(np.float32)
 
 
 def _filled(sums: Measured) -> Measured:

@@ -19,7 +19,7 @@ from headwise.analysis.keeping import Keeping
 from headwise.analysis.portions import MOST, Portions
 from headwise.analysis.processes import shared_capture
 from headwise.analysis.roles import ROLES
-from headwise.analysis.roles.assignment import Measured, inferred
+from headwise.analysis.roles.assignment import Measured, by_part, inferred
 from headwise.analysis.roles.broad import broad
 from headwise.analysis.roles.confident import EvenWeight, confident
 from headwise.analysis.roles.coreference import Antecedents
@@ -91,6 +91,8 @@ class Search:
         self.data, self.memory, self.door, self.seed, self.keeping = data, memory, door, seed, keeping
         self.null, self.of, self.annotated = null, of, annotated
         self.facts: dict[str, Any] = {}
+        #: Of roles on the user's texts, sums by part of them (`assignment.by_part`); filled in by `tests`.
+        self.parts: dict[str, np.ndarray] = {}
         clash = {one.relation for one in annotated} & set(ROLES) - {"coreference"}
         if clash:
             raise BadInput(f"annotations: relation {sorted(clash)[0]!r} has the name of a role; give it another")
@@ -117,6 +119,8 @@ class Search:
             theirs = copied[0].sums(copied[1])
             sums = {name: replace(one, null=scaled(theirs[name], one.rows)) for name, one in sums.items()}
         found: Tests = {name: inferred(one, seed=self.seed) for name, one in sums.items()}
+        on_texts = {name: one for name, one in sums.items() if ROLES[name].on == "texts"}
+        self.parts = {f"parts/role/{name}": by_part(one) for name, one in on_texts.items()}
         if self.offsets is not None:
             found["fixed-offset"] = dict(found["fixed-offset"]) | self.offsets.measured()[1]
         reliability = {name: _reliability(one, self.seed) for name, one in sums.items()}

@@ -10,6 +10,9 @@ from headwise.analysis.capture import capture
 from headwise.analysis.errors import BadInput
 from headwise.analysis.gates import contexts
 from headwise.analysis.projections import output_weight
+from headwise.analysis.roles import ROLES
+from headwise.analysis.roles.assignment import by_part, inferred
+from headwise.analysis.roles.mass import RelationMass
 from headwise.analysis.similarity import Pearson
 from headwise.analysis.sites import Site, find_sites
 from headwise.analysis.statistics import Statistics
@@ -326,6 +329,37 @@ def test_confidence_and_roles_are_read_from_the_evidence():
         SCORES["roles"](roles=("nose",)).score(context)
     with pytest.raises(BadInput, match="no statistics/confidence"):
         SCORES["confidence"]().score(calibration(model))
+
+
+def test_roles_on_texts_drawn_again_come_from_sums_by_part_of_the_texts():
+    model = made("gpt2")
+    sites, rows = find_sites(model), [np.random.default_rng(i).integers(1, 50, size=12).tolist() for i in range(150)]
+    masses = RelationMass(sites, {role: ROLES[role] for role in ("previous", "self")})
+    capture(model, batched(50, rows=rows), [masses], sites=sites)
+    arrays = {"roles/coreference/low": np.linspace(-0.3, 0.1, 8)}
+    for role in masses.roles:
+        arrays[f"roles/{role}/low"] = inferred(masses.measured(role))["low"]
+        arrays[f"parts/role/{role}"] = by_part(masses.measured(role))
+    score = SCORES["roles"]().score(calibration(model, evidence=evidence_of(model, **arrays)))
+    way = score.resampled
+    assert way.how.endswith("coreference as measured on texts of their own")
+    assert way.texts.sum() > 0
+    # Bootstrap over 256 cells and linear spread over 64 parts are two estimates of one bound.
+    np.testing.assert_allclose(flat(way.instead), flat(score), atol=0.005)
+    assert np.ptp(flat(score)) > 0.05
+    drawn = np.random.default_rng(1).integers(0, 3, PARTS)
+    expected = arrays["roles/coreference/low"].clip(0)
+    for role in masses.roles:
+        e, n = np.repeat(arrays[f"parts/role/{role}"].astype(float), drawn, axis=1).transpose(2, 0, 1)
+        ratio = e.sum(1) / n.sum(1)
+        count = (n[:, :, None] > 0).sum(1)[:, 0]
+        distinct = (arrays[f"parts/role/{role}"][..., 1][:, drawn > 0] > 0).sum(1)
+        assert (distinct < count).all()
+        spread_ = np.sqrt(np.square(e - ratio[:, None] * n).sum(1) * distinct / (distinct - 1)) / n.sum(1)
+        expected = np.maximum(expected, ratio - 1.96 * spread_)
+    np.testing.assert_allclose(flat(way.anew(drawn)), expected, rtol=1e-6)
+    found = stability("roles", score, way, seed=0, resamples=40)
+    assert 0 < found["low"] <= found["tau"] <= 1
 
 
 def test_combined_hands_its_loss_to_all_parts_that_look_at_one():
