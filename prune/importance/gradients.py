@@ -24,7 +24,8 @@ from headwise.analysis.projections import output_weight
 from headwise.analysis.sites import Site
 from headwise.analysis.still import still
 from headwise.analysis.texts import Text
-from headwise.prune.importance.collected import Collected, Empty, GateSums
+from headwise.prune.importance.collected import Collected, Empty
+from headwise.prune.importance.gate_sums import GateSums
 from headwise.prune.importance.grouped import Grouped
 from headwise.prune.importance.parts import parts_of
 
@@ -75,7 +76,7 @@ def collect(
             f"sites {', '.join(unseen)}: the output projection is read without being called, so contexts and "
             "their gradients cannot be seen; use score magnitude, ablation or random, and no compensation"
         )
-    small = grouped and Grouped.fits(output_weight(model, site).shape for site in sites.values())
+    small = grouped and Grouped.fits(_shape(model, site) for site in sites.values())
     found = Collected(weighted=task is not None, grouped=Grouped() if small else None)
     with still(model), torch.set_grad_enabled(task is not None):
         for batch in track(batches, label=label):
@@ -94,9 +95,13 @@ def collect(
 
 
 def _empty(model: nn.Module, site: Site) -> Empty:
-    weight = output_weight(model, site)
-    out, columns = weight.shape
-    return Empty(columns // site.head_dim, columns, out, weight.device)
+    out, columns = _shape(model, site)
+    return Empty(columns // site.head_dim, columns, out, output_weight(model, site).device)
+
+
+def _shape(model: nn.Module, site: Site) -> tuple[int, int]:
+    out, columns = output_weight(model, site).shape
+    return out, columns
 
 
 class _Pass:

@@ -46,7 +46,8 @@ class Grouped:
         4
         """
         if name not in self.moments:
-            empty = Moments(*(torch.zeros_like(part).float() for part in (seen.weight, seen.first, seen.second)))
+            weight, first, second = (torch.zeros_like(part).float() for part in (seen.weight, seen.first, seen.second))
+            empty = Moments(weight, first, second)
             self.moments[name] = [copy.deepcopy(empty) for _ in range(GROUPS)]
         self.moments[name][group] += seen
 

@@ -11,7 +11,8 @@ from headwise.analysis.errors import BadInput
 from headwise.analysis.projections import output_bias, output_weight
 from headwise.analysis.sites import Site, find_sites
 from headwise.prune.compensation.reconstruction import Reconstruct
-from headwise.prune.importance.collected import Collected, GateSums
+from headwise.prune.importance.collected import Collected
+from headwise.prune.importance.gate_sums import GateSums
 from headwise.prune.importance.moments import Moments
 from headwise.prune.importance.parts import parts_of
 from headwise.prune.importance.reconstruction import Reconstruction, RepairCosts
