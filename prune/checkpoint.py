@@ -23,6 +23,8 @@ from headwise.prune.replay import replay
 
 RECORD = "headwise.json"
 CODE = "modeling_headwise.py"
+#: Larger files are slow to fetch and to go on with after a failure; transformers would write up to 50 GB into one.
+SHARD = "5GB"
 
 
 def load(id_or_folder: str | Path, *, cls: type | None = None, **from_pretrained: Any) -> Any:
@@ -75,7 +77,7 @@ def load(id_or_folder: str | Path, *, cls: type | None = None, **from_pretrained
 
 def save(
     model: nn.Module, folder: str | Path, *, processor: Any = None, form: str = "headwise", overwrite: bool = False,
-    facts: Mapping[str, Any] | None = None,
+    facts: Mapping[str, Any] | None = None, max_shard_size: int | str = SHARD,
 ) -> Path:  # fmt: skip
     """A whole checkpoint of a cut model: weights, record, code for elsewhere, card, and the dense folder's companions.
 
@@ -88,6 +90,7 @@ def save(
         form: `headwise`, or `native` for a plain checkpoint where the stock configuration can say the shape.
         overwrite: replace an existing folder.
         facts: what the card and `headwise.json` should tell besides: plan, recipe, accuracy, speed.
+        max_shard_size: the most that one file of weights holds, in bytes or as in `"5GB"`.
 
     Returns:
         The folder.
@@ -105,19 +108,19 @@ def save(
         if form == "native":
             from headwise.prune.native import save_native
 
-            save_native(model, work)
+            save_native(model, work, max_shard_size)
         else:
-            _save_own(model, work, facts or {})
+            _save_own(model, work, facts or {}, max_shard_size)
     return target
 
 
-def _save_own(model: Any, work: Path, facts: Mapping[str, Any]) -> None:
+def _save_own(model: Any, work: Path, facts: Mapping[str, Any], most: int | str) -> None:
     record = read_record(model)
     if record is not None:
         # It may have been opened as another class than it was cut as.
         record = {**record, "class": type(model).__name__}
         model.config.headwise = record
-    model.save_pretrained(work)
+    model.save_pretrained(work, max_shard_size=most)
     if record is None:
         return
     config = json.loads((work / "config.json").read_text())

@@ -36,7 +36,7 @@ class _NoForm(Exception):
     """The reason why there is no native form."""
 
 
-def save_native(model: Any, folder: Path) -> None:
+def save_native(model: Any, folder: Path, max_shard_size: int | str) -> None:
     """A plain checkpoint in a folder, kept only if it opens the plain way and gives the same numbers.
 
     Possible where every site keeps the same number of heads (and of key/value heads) and the family's
@@ -45,13 +45,14 @@ def save_native(model: Any, folder: Path) -> None:
     Args:
         model: a cut or dense model.
         folder: an existing folder to write to.
+        max_shard_size: the most that one file of weights holds.
 
     Raises:
         BadInput: with the reason why the stock configuration cannot say this shape.
     """
     try:
         stock = _stock(model)
-        stock.save_pretrained(folder)
+        stock.save_pretrained(folder, max_shard_size=max_shard_size)
         options = {"dtype": next(model.parameters()).dtype, "output_loading_info": True}
         again, loading = type(model).from_pretrained(folder, **options)
         if loading["missing_keys"]:
@@ -81,6 +82,8 @@ def _stock(model: Any) -> Any:
     """The stock model of the cut shape with the cut model's weights, once it has given the same numbers."""
     if read_record(model) is None:
         return model
+    from accelerate import init_empty_weights
+
     config = _native_config(model)
     try:
         if hasattr(config, "validate"):
@@ -88,13 +91,15 @@ def _stock(model: Any) -> Any:
         with torch.device("meta"):
             plan = type(model)(config)
         weights = _weights(model, plan)
-        # Built for real this time: buffers that no checkpoint keeps (rotary frequencies) are made by the constructor.
-        stock = type(model)(config)
+        # Buffers that no checkpoint keeps (rotary frequencies) are made by the constructor, this time for real.
+        with init_empty_weights(include_buffers=False):
+            stock = type(model)(config)
     except _REFUSALS as error:
         raise _refused(config, error) from error
     parameter = next(model.parameters())
+    # The cut model's own tensors: weights are not there twice.
+    stock.load_state_dict(weights, strict=True, assign=True)
     stock = stock.to(device=parameter.device, dtype=parameter.dtype)
-    stock.load_state_dict(weights, strict=True)
     stock.tie_weights()
     if getattr(model, "generation_config", None) is not None:
         stock.generation_config = copy.deepcopy(model.generation_config)

@@ -34,7 +34,7 @@ def at(dtype: torch.dtype, model: nn.Module, *, at_once: float | int = AT_ONCE) 
     """
     changed = {id(one): one for one in _floats(model) if one.dtype != dtype}
     size = sum(one.numel() for one in changed.values()) * dtype.itemsize
-    layers = _layers(model) if size > at_once else []
+    layers = layers_of(model) if size > at_once else []
     with contextlib.ExitStack() as stack:
         for layer in layers:
             own = [changed.pop(id(one)) for one in _floats(layer) if id(one) in changed]
@@ -51,11 +51,15 @@ def _floats(module: nn.Module) -> Iterator[Tensor]:
             yield tensor
 
 
-def _layers(model: nn.Module) -> list[nn.Module]:
-    """Items of the outermost module lists whose weights nothing else has."""
+def layers_of(model: nn.Module) -> list[nn.Module]:
+    """Items of the outermost module lists whose weights nothing else has.
+
+    >>> len(layers_of(nn.Sequential(nn.Linear(1, 1), nn.ModuleList([nn.Linear(1, 1), nn.Linear(1, 1)]))))
+    2
+    """
     found: list[nn.Module] = []
     for child in model.children():
-        found += list(child) if isinstance(child, nn.ModuleList) else _layers(child)
+        found += list(child) if isinstance(child, nn.ModuleList) else layers_of(child)
     times: dict[int, int] = {}
     for layer in found:
         for one in {id(one) for one in _floats(layer)}:

@@ -75,14 +75,15 @@ def _fit(
     model: Any, site: Site, heads: list[int], rule: Rule, fit: Any, held: Any
 ) -> tuple[np.ndarray, np.ndarray, dict[str, float]]:
     from headwise.analysis.projections import output_bias, output_weight
-    from headwise.prune.compensation.repair import relative_error
+    from headwise.prune.compensation.repair import relative_error, squared, unrepaired
 
     weight = output_weight(model, site).double().cpu().numpy()
     gone = _columns(site, heads)
     new, moved = rule(weight, fit, gone, output_bias(model, site) is not None, site.head_dim)
     second, mean = held.matrix(centred=False), held.mean()
-    before = relative_error(weight, weight, gone, np.zeros(len(weight)), second, mean)
-    after = relative_error(weight, new, gone, moved, second, mean)
+    size = squared(weight, second)
+    before = unrepaired(weight, gone, second, size)
+    after = relative_error(weight, new, gone, moved, second, mean, size)
     return new, moved, {"error_before": before, "error_after": after}
 
 

@@ -44,6 +44,7 @@ def relative_error(
     moved: np.ndarray,
     second: np.ndarray,
     mean: np.ndarray,
+    size: float | None = None,
 ) -> float:
     """Root mean square of what the block's output is off by, relative to the output without bias.
 
@@ -54,6 +55,7 @@ def relative_error(
         moved: what was added to the bias, [out].
         second: second moment of the contexts (not centred), [column, column].
         mean: mean of the contexts, [column].
+        size: `squared(weight, second)`, if it is known.
 
     >>> second = np.diag([4.0, 1.0])
     >>> weight = np.ones((1, 2))
@@ -63,5 +65,23 @@ def relative_error(
     lost = weight - new
     lost[:, gone] = weight[:, gone]
     square = np.sum((lost @ second) * lost) - 2 * moved @ lost @ mean + moved @ moved
-    size = np.sum((weight @ second) * weight)
+    size = squared(weight, second) if size is None else size
     return float(np.sqrt(max(square, 0.0) / size)) if size > 0 else 0.0
+
+
+def unrepaired(weight: np.ndarray, gone: np.ndarray, second: np.ndarray, size: float) -> float:
+    """The relative error where nothing makes up for the removed columns: a product of these alone.
+
+    >>> unrepaired(np.ones((1, 2)), np.array([1]), np.diag([4.0, 1.0]), 5.0) ** 2
+    0.2
+    """
+    return float(np.sqrt(squared(weight[:, gone], second[np.ix_(gone, gone)]) / size)) if size > 0 else 0.0
+
+
+def squared(weight: np.ndarray, second: np.ndarray) -> float:
+    """Mean square of what a projection without its bias puts out.
+
+    >>> squared(np.ones((1, 2)), np.diag([4.0, 1.0]))
+    5.0
+    """
+    return float(np.sum((weight @ second) * weight))

@@ -8,7 +8,10 @@ import torch
 
 from headwise.analysis.sites import find_sites
 from headwise.analysis.texts import Corpus
+from headwise.prune import native
 from headwise.prune.carving import carve
+from headwise.prune.checkpoint import load, save
+from headwise.prune.compensation import repair
 from headwise.prune.compensation.undo import given_back
 from headwise.prune.importance import priced, repair_cost
 from headwise.prune.importance.reconstruction import Reconstruction
@@ -221,3 +224,32 @@ def test_what_proves_is_no_more_than_fits(monkeypatch):
     fewer = lightened(batch, sites)
     assert len(fewer.texts) == 20 // batch.inputs["input_ids"].shape[1]
     assert fewer.inputs["input_ids"].shape[0] == len(fewer.texts)
+
+
+def test_whether_a_stock_configuration_says_the_shape_is_tried_with_the_weights_that_are_there(tmp_path):
+    model = cut(made("llama", torch.float32), {name: [0, 1] for name in find_sites(made("llama"))})
+    stock = native._stock(model)
+    assert {one.data_ptr() for one in stock.parameters()} == {one.data_ptr() for one in model.parameters()}
+    save(model, tmp_path / "out", form="native", max_shard_size="20KB")
+    assert len(list((tmp_path / "out").glob("model-*.safetensors"))) > 1
+
+
+def test_checkpoints_are_written_in_shards_and_read_back(tmp_path):
+    model = cut(made("bert", torch.float32), {"0": [1]})
+    save(model, tmp_path / "out", max_shard_size="20KB")
+    assert len(list((tmp_path / "out").glob("model-*.safetensors"))) > 1
+    again = load(tmp_path / "out")
+    for (key, one), other in zip(model.state_dict().items(), again.state_dict().values(), strict=True):
+        assert torch.equal(one, other), key
+
+
+def test_the_error_without_repair_is_told_from_the_removed_columns_alone():
+    rng = np.random.default_rng(0)
+    sample, weight, gone = rng.normal(size=(50, 6)), rng.normal(size=(3, 6)), np.array([1, 4])
+    second = sample.T @ sample / 50
+    size = repair.squared(weight, second)
+    whole = repair.relative_error(weight, weight, gone, np.zeros(3), second, sample.mean(0))
+    assert repair.unrepaired(weight, gone, second, size) == pytest.approx(whole, rel=1e-12)
+    assert whole == pytest.approx(
+        repair.relative_error(weight, weight, gone, np.zeros(3), second, sample.mean(0), size)
+    )
