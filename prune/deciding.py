@@ -15,12 +15,12 @@ from headwise.prune.compensation.undo import given_back
 from headwise.prune.importance import Scores
 from headwise.prune.importance.calibration import Calibration
 from headwise.prune.latency import Latency
+from headwise.prune.metering import share_gone
 from headwise.prune.plan import Plan
 from headwise.prune.recipe import Recipe
 from headwise.prune.searching import search
 from headwise.prune.selection import Budget, Meter, Selection, Time, blocks_of, select
 from headwise.prune.selection.costs import Costs
-from headwise.prune.selection.meters import gone
 from headwise.prune.selection.reach import rooms_of
 from headwise.prune.selection.searches import Greedy
 from headwise.prune.stability import chosen_again, stability
@@ -146,13 +146,13 @@ def foreseen(
     meter = _meter(recipe, calibration, budget, latency)
     if meter is None:
         return {}
+    if isinstance(budget, Budget):
+        return {meter.name: share_gone(calibration.model, budget, chosen.remove, meter.total)}
     blocks = blocks_of(calibration.sites)
     left = {name: [h for h in b.kept if h not in chosen.remove.get(name, ())] for name, b in blocks.items()}
     frees = sum(meter.used(block, block.kept) - meter.used(block, left[name]) for name, block in blocks.items())
-    if latency is not None and isinstance(budget, Time):
-        then = meter.total - frees
-        return {"milliseconds": {"now": meter.total, "then": then, "off": latency.off, "steady": latency.steady}}
-    return {meter.name: (gone(meter, blocks) + frees) / meter.total}
+    facts = {} if latency is None else {"off": latency.off, "steady": latency.steady}
+    return {"milliseconds": {"now": meter.total, "then": meter.total - frees, **facts}}
 
 
 def plan_of(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -107,8 +108,11 @@ def _steps(
         steps = timed(rooms, costs, amount, scope, meter, cap_of(budget, sites, rooms))
     elif budget.metered:
         amount = metered_reach(sites, budget, meter, scope, keep, unit, evidence)
-        quota = metered_quota(rooms, meter, amount) if meter is not None and scope == "uniform" else None
-        steps = greedy(rooms, costs, amount, scope, quota, meter)
+        if meter is not None and scope == "uniform":
+            # As many from every block, whatever each frees: an encoder keeps no cache.
+            steps = greedy(rooms, costs, math.inf, scope, metered_quota(rooms, meter, amount))
+        else:
+            steps = greedy(rooms, costs, amount, scope, meter=meter)
     else:
         total = reachable(sites, budget, scope, keep, unit, evidence)
         amount = max(total - sum(room.block.gone for room in rooms.values()), 0)

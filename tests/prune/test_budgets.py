@@ -236,6 +236,13 @@ def test_what_frees_nothing_stays():
     assert [step.block for step in steps] == ["1", "1"]
 
 
+def test_uniform_takes_as_many_also_where_nothing_is_freed():
+    model = build(cuttable("t5"))
+    sites, budget = find_sites(model), Budget(cache=0.3)
+    chosen = select(sites, scores(sites), budget, scope="uniform", meter=meter_of(model, sites, budget))
+    assert {name: len(heads) for name, heads in chosen.remove.items()} == dict.fromkeys(sites, 1)
+
+
 def test_a_copy_without_weights_has_every_shape():
     model = bert()
     twin = weightless(model)
