@@ -34,7 +34,7 @@ from headwise.prune.material import Material, gather
 from headwise.prune.native import native_reason
 from headwise.prune.opening import Opened, open_checkpoint
 from headwise.prune.plan import Plan
-from headwise.prune.reached import require_reached
+from headwise.prune.reached import require_loss, require_reached
 from headwise.prune.recipe import Recipe, check_against
 from headwise.prune.report.doubt import doubt
 from headwise.prune.representatives import represented
@@ -106,6 +106,7 @@ def run(
         latency = None if taken is None else stages.saved(TABLE, partial(copy.copy, taken), Latency)
         material = gather(recipe.data, recipe.seed)
         require_reached(opened.model, opened.tokenizer, sites, material.calibration)
+        require_loss(opened.model, opened.tokenizer, recipe.score, material.calibration)
         material = material.measured(opened.model, opened.tokenizer, recipe.data.max_length, recipe.task)
         undecided = not (stages.work / "plan.json").exists()
         stages.text("recipe.yaml", with_table(recipe).resolved_yaml, lambda was: undecided and _measures(was, recipe))

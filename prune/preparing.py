@@ -18,7 +18,7 @@ from headwise.prune.latency import Latency
 from headwise.prune.latency_use import latency_of
 from headwise.prune.material import Material, gather
 from headwise.prune.opening import Opened, open_checkpoint
-from headwise.prune.reached import require_reached
+from headwise.prune.reached import require_loss, require_reached
 from headwise.prune.recipe import Recipe, check_against
 from headwise.prune.tasks import choose_task
 
@@ -79,6 +79,7 @@ def prepare(
     latency = latency_of(recipe, opened, sites)
     material = gather(recipe.data, recipe.seed)
     require_reached(opened.model, opened.tokenizer, sites, material.calibration)
+    require_loss(opened.model, opened.tokenizer, recipe.score, material.calibration)
     material = material.measured(opened.model, opened.tokenizer, recipe.data.max_length, recipe.task)
     made = environment(seed=recipe.seed, model=opened.facts, texts=material.facts())
     material, selection = material.parts(recipe.seed) if recipe.searched else (material, None)

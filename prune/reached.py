@@ -1,4 +1,4 @@
-"""Reached: whether texts alone come by every site, before anything is measured."""
+"""Reached: whether texts alone come by every site, and by what a score looks at, before anything is measured."""
 
 from __future__ import annotations
 
@@ -57,3 +57,26 @@ def require_reached(model: nn.Module, tokenizer: Any, sites: Mapping[str, Site],
         "of your own (`headwise cut MODEL plan.json`); in Python, `headwise.analysis.capture(model, batches, …)` looks at "
         "all of them with batches that hold the other inputs, and `cut(model, heads, inputs=…)` tries a cut with them"
     )
+
+
+def require_loss(model: nn.Module, tokenizer: Any, score: Any, corpus: Corpus) -> None:
+    """Return if the model gives what a score's loss without labels looks at.
+
+    Args:
+        model: on its device; run once if the score has such a loss.
+        tokenizer: its tokenizer or processor.
+        score: of a recipe.
+        corpus: what is going to be looked at.
+
+    Raises:
+        BadInput: the model predicts nothing, or puts out nothing; with what to do about it.
+    """
+    from headwise.prune.importance.outputs import put_out
+    from headwise.prune.importance.predictions import logits_of
+
+    ask = {"predictions": logits_of, "outputs": put_out}.get(getattr(score, "loss", ""))
+    if ask is None:
+        return
+    one = Corpus(list(corpus.texts[:1]), corpus.source)
+    with still(model), torch.no_grad():
+        ask(model, next(iter(batches(one, tokenizer, model=model, batch_size=1))))

@@ -17,8 +17,9 @@ from headwise.prune import load
 from headwise.prune.cli import main
 from headwise.prune.cli.app import app
 from headwise.prune.growth import growth
+from headwise.prune.importance import SCORES
 from headwise.prune.overlong import overlong
-from headwise.prune.reached import require_reached
+from headwise.prune.reached import require_loss, require_reached
 from headwise.prune.recipe import Recipe
 from tests.prune.tiny_run import checkpoint, settings, table, tokenizer
 
@@ -187,6 +188,19 @@ def test_sites_that_texts_do_not_reach_are_told_with_what_to_do(there):
         require_reached(model, tokenizer(), find_sites(model), texts)
     llama = load(there / "llama")
     assert require_reached(llama, tokenizer(), find_sites(llama), texts) is None
+
+
+def test_a_loss_that_the_model_does_not_give_is_refused_before_anything_is_measured(there, capsys, tmp_path):
+    bare = checkpoint(tmp_path / "bare", head=False)
+    for kind in ("gates", "combined"):
+        asked = ["--set", f"score={{kind: {kind}, loss: predictions}}", "--output-dir", str(tmp_path / "out")]
+        more = [word for setting in settings(bare, there / "texts.jsonl") for word in ("--set", setting)]
+        assert main(["prune", str(bare), "--recipe", "quickstart", *more, *asked]) == 2
+        assert capsys.readouterr().err.count("BertModel predicts nothing (no logits); use loss: outputs") == 1
+        assert not list(tmp_path.glob("out*"))
+    texts = Corpus([Text("w1 w2")])
+    for score in (SCORES["gates"](loss="outputs"), SCORES["gates"](), SCORES["magnitude"]()):
+        assert require_loss(load(bare), tokenizer(), score, texts) is None
 
 
 def test_a_dry_run_refuses_what_the_run_would(there, capsys, tmp_path):
