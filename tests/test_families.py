@@ -320,10 +320,20 @@ def test_a_saved_model_opens_in_a_new_process_bit_for_bit(part, tmp_path):
 
 
 # ------------------------------------------------------------------------------------------------ all of it
+#: How far gate and cut may be apart in what precision.
+PRECISIONS = {torch.float32: 1e-5, torch.float64: 1e-10}
+#: The mask of the stock model holds no float64 in the first releases of transformers 5: the dense model does not run.
+NOT_IN_FLOAT64 = {"mpt"} if transformers.__version__.startswith("5.0.") else set()
+
+
 @pytest.mark.slow
 @each(CUTTABLE)
 def test_every_plan_on_every_kernel_in_every_precision(family):
-    for dtype, limit in ((torch.float32, 1e-5), (torch.float64, 1e-10)):
+    for dtype, limit in PRECISIONS.items():
+        if dtype == torch.float64 and family.name in NOT_IN_FLOAT64:
+            with pytest.raises(RuntimeError, match="without overflow"):
+                run(build(family, dtype), inputs_of(family, dtype))
+            continue
         dense, inputs = eager_experts(build(family, dtype)), inputs_of(family, dtype)
         for name, remove in plans(family).items():
             smaller = cut(copy.deepcopy(dense), remove)
