@@ -25,13 +25,20 @@ class NoRecovery(BaseModel):
         return {"kind": self.kind}
 
 
+# Found on dev texts (benchmarks/recovery.py): higher ones undo more of the repair than they learn.
+_RATE, _RATE_OF_UPDATES = 2e-5, 5e-4
+
+
 class _Training(BaseModel):
     """What both ways of training have in common."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
     epochs: int = Field(default=3, ge=1, le=1_000, strict=True, description="most passes over the texts")
-    rate: float = Field(default=5e-5, gt=0, le=1, description="highest learning rate; it falls linearly to 0")
+    rate: float | None = Field(
+        default=None, gt=0, le=1,
+        description="highest learning rate, from which it falls linearly to 0; 2e-5 if left out, 5e-4 with lora",
+    )  # fmt: skip
     patience: int = Field(
         default=1, ge=1, le=1_000, strict=True, description="epochs without a lower held-out loss before it stops"
     )
@@ -48,10 +55,10 @@ class _Training(BaseModel):
             smaller: the cut model; the optimizer is built after the cut.
             task: its `losses(model, batch)` is what counts.
             texts: batches of the texts that decided; one text in eight is held out, by content.
-            seed: of the order of batches and of dropout.
+            seed: of the order of batches, and of low-rank updates as they begin.
 
         Returns:
-            `kind`, `epochs` (passes made), `loss` held out `before` and `after`, `path` (the same after every
+            `kind`, `rate`, `epochs` (passes made), `loss` held out `before` and `after`, `path` (the same after every
             epoch), `texts` trained on and `held_out` (how many), `lora` (its rank).
 
         Raises:
@@ -59,10 +66,13 @@ class _Training(BaseModel):
         """
         from headwise.prune.training import train
 
-        return {"kind": self.kind, **train(self._loss(dense, task), smaller, texts, seed, **self._how())}  # type: ignore[attr-defined]
+        how = self._how()
+        told = train(self._loss(dense, task), smaller, texts, seed, **how)
+        return {"kind": self.kind, "rate": how["rate"], **told}  # type: ignore[attr-defined]
 
     def _how(self) -> dict[str, Any]:
-        return {"epochs": self.epochs, "rate": self.rate, "patience": self.patience, "lora": self.lora}
+        rate = self.rate or (_RATE if self.lora is None else _RATE_OF_UPDATES)
+        return {"epochs": self.epochs, "rate": rate, "patience": self.patience, "lora": self.lora}
 
     @abstractmethod
     def _loss(self, dense: Any, task: Any) -> Any:
@@ -72,8 +82,8 @@ class _Training(BaseModel):
 class FineTune(_Training):
     """A few epochs on the task's own loss.
 
-    >>> FineTune(epochs=2).rate
-    5e-05
+    >>> FineTune(epochs=2).patience
+    1
     """
 
     kind: Literal["finetune"] = "finetune"

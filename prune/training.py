@@ -91,13 +91,14 @@ def train(
     """Train a model in place; the weights of the epoch with the lowest held-out loss stay, the first ones included.
 
     The optimizer is made for the weights as they are now, so a model is cut before. What stands for a block without
-    heads stays at zero.
+    heads stays at zero. The model is trained as it runs, without dropout; texts held out see to it that it does not
+    learn them by heart.
 
     Args:
         loss: a loss per text.
         model: what is trained; it ends in evaluation mode.
         texts: batches; one text in eight is held out, by content.
-        seed: of the order of batches, of dropout and of new weights.
+        seed: of the order of batches and of new weights.
         epochs: most passes over the texts.
         rate: highest learning rate.
         patience: epochs without a lower held-out loss before it stops.
@@ -181,6 +182,8 @@ class _ByTask(Trainer):
     def compute_loss(
         self, model: nn.Module, inputs: Any, return_outputs: bool = False, num_items_in_batch: Any = None
     ) -> Any:
+        # As it will run: after a repair that fits exactly, dropout would undo more than these few steps learn.
+        model.eval()
         found = self._by_text(model, inputs["batch"]).mean()
         if not found.requires_grad:
             raise BadInput("recover: nothing that is trained changes the loss; choose another way, or another task")

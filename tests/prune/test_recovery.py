@@ -199,6 +199,27 @@ def test_low_rank_updates_without_their_library_are_refused(monkeypatch):
         FineTune(lora=2).train(dense, cut(copy.deepcopy(dense), REMOVE), Labels(), batched(), seed=0)
 
 
+def test_it_is_trained_as_it_runs_and_the_rate_is_told():
+    """Without dropout: it would undo what a repair has just fitted."""
+    dense, seen = classifier(), []
+
+    class Watched(Labels):
+        def losses(self, model, batch):
+            seen.append(any(module.training for module in model.modules()))
+            return super().losses(model, batch)
+
+    rates = [
+        FineTune(epochs=1, **more).train(dense, cut(copy.deepcopy(dense), REMOVE), Watched(), batched(4), seed=0)[
+            "rate"
+        ]
+        for more in ({}, {"rate": 1e-4})
+    ]
+    assert rates == [2e-5, 1e-4]
+    assert FineTune(lora=2)._how()["rate"] == 5e-4
+    assert len(seen) > 8
+    assert not any(seen)
+
+
 def test_what_no_training_changes_is_refused():
     dense = classifier()
     constant = SimpleNamespace(losses=lambda model, batch: torch.zeros(len(batch.texts)))
