@@ -6,7 +6,6 @@ import contextlib
 import io
 import json
 import logging
-import tempfile
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -18,8 +17,9 @@ from torch import Tensor, nn
 
 from headwise.analysis.batching import token_limit
 from headwise.analysis.errors import BadInput, first_line
-from headwise.prune.folder import told
+from headwise.prune.folder import new_file
 from headwise.prune.inputs import inputs_to_time, reads
+from headwise.prune.onnx_runtime import onnxruntime
 from headwise.prune.operations import operations, parameters, size_in_bytes
 from headwise.prune.tasks.outcome import judging
 from headwise.prune.tasks.text_classification import pad_known
@@ -55,12 +55,12 @@ def to_onnx(model: nn.Module, file: str | Path, *, overwrite: bool = False) -> f
             out different; no file is left then.
     """
     try:
-        import onnxruntime
+        runtime = onnxruntime()
         import onnxscript  # noqa: F401 - torch's exporter needs it
     except ImportError as error:
         raise BadInput(f"ONNX needs more packages ({error.name}): pip install 'headwise[export]'") from error
     path = _free(file, overwrite, beside=[f"{Path(file).name}.data"])
-    with _exportable(model) as forward, _appearing(path) as work:
+    with _exportable(model) as forward, new_file(path) as work:
         try:
             example = _inputs(model, *_EXAMPLE)
             program = torch.onnx.export(
@@ -69,7 +69,7 @@ def to_onnx(model: nn.Module, file: str | Path, *, overwrite: bool = False) -> f
             )  # fmt: skip
             program.model.metadata_props.update(_told(model))  # type: ignore[union-attr]
             program.save(work, external_data=size_in_bytes(model) > _ONE_FILE)  # type: ignore[union-attr]
-            session = onnxruntime.InferenceSession(str(work), providers=["CPUExecutionProvider"])
+            session = runtime.InferenceSession(str(work), providers=["CPUExecutionProvider"])
             other = _inputs(model, *_OTHER)
             named = {entry.name for entry in session.get_inputs()}
             feed = {name: value.cpu().numpy() for name, value in other.items() if name in named}
@@ -95,7 +95,7 @@ def to_program(model: nn.Module, file: str | Path, *, overwrite: bool = False) -
         BadInput: the file exists, or the model cannot be exported or comes out different; no file is left.
     """
     path = _free(file, overwrite)
-    with _exportable(model) as forward, _appearing(path) as work:
+    with _exportable(model) as forward, new_file(path) as work:
         try:
             example = _inputs(model, *_EXAMPLE)
             program = torch.export.export(forward, (), example, dynamic_shapes=_dynamic(model, example), strict=False)
@@ -119,15 +119,6 @@ def _told(model: nn.Module) -> dict[str, str]:
         counted = [operations(model, _inputs(model, 1, length)) for length in _COUNTED]
         facts["operations"] = np.linalg.solve(np.vander(_COUNTED, increasing=True), counted).tolist()
     return {f"headwise.{name}": json.dumps(value) for name, value in facts.items()}
-
-
-@contextlib.contextmanager
-def _appearing(path: Path) -> Iterator[Path]:
-    """A file of that name in a folder of its own; it and what lies beside it go to their place if all ends well."""
-    with told(path), tempfile.TemporaryDirectory(prefix=f".{path.name}.", dir=path.parent) as place:
-        yield Path(place) / path.name
-        for made in sorted(Path(place).iterdir(), key=lambda made: made.name == path.name):
-            made.replace(path.parent / made.name)
 
 
 class _Forward(nn.Module):

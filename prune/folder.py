@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import logging
 import os
 import shutil
 import tempfile
@@ -11,6 +12,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from headwise.analysis.errors import BadInput
+
+log = logging.getLogger("headwise")
 
 # What tells a folder that headwise, or transformers, wrote: only such a one is ever replaced.
 _OURS = ("environment.json", "plan.json", "evidence", "config.json", "comparison.html")
@@ -49,6 +52,26 @@ def _beside(target: Path) -> Iterator[Path]:
             publish(work, target)
     finally:
         shutil.rmtree(work, ignore_errors=True)
+
+
+@contextlib.contextmanager
+def new_file(target: Path) -> Iterator[Path]:
+    """A path in a folder of its own; the file and what is put beside it go to their places when the block ends well.
+
+    Raises:
+        BadInput: if the place cannot be written, or the disk is full.
+
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as place:
+    ...     with new_file(Path(place) / "a.txt") as path:
+    ...         _ = path.write_text("a")
+    ...     [path.name for path in Path(place).iterdir()]
+    ['a.txt']
+    """
+    with told(target), tempfile.TemporaryDirectory(prefix=f".{target.name}.", dir=target.parent) as place:
+        yield Path(place) / target.name
+        for made in sorted(Path(place).iterdir(), key=lambda made: made.name == target.name):
+            made.replace(target.parent / made.name)
 
 
 def settled(target: str | Path) -> Path:
@@ -144,9 +167,15 @@ def publish(work: Path, target: Path) -> None:
     old = target.with_name(f"{target.name}.old")
     if target.exists():
         shutil.rmtree(old, ignore_errors=True)
+        if old.exists():
+            raise BadInput(f"{old} is in the way and cannot be deleted; delete it, then go on with --resume")
         target.rename(old)
     work.rename(target)
     shutil.rmtree(old, ignore_errors=True)
+    if old.exists():
+        log.warning(
+            "%s, which was replaced, cannot be deleted: part of it belongs to somebody else or is read-only", old
+        )
 
 
 @contextlib.contextmanager

@@ -17,6 +17,7 @@ import torch
 from headwise.analysis.errors import BadInput, first_line
 from headwise.analysis.progress import track
 from headwise.prune.judgement import too_slow
+from headwise.prune.onnx_runtime import onnxruntime
 from headwise.prune.recipe import Recipe
 from headwise.prune.speed import drift_of
 from headwise.prune.timing import Clock, measure, row_of
@@ -88,13 +89,13 @@ def opened(file: str, threads: int | None = None) -> Exported:
     if not Path(file).is_file():
         raise BadInput(f"{file}: no such file")
     try:
-        import onnxruntime
+        runtime = onnxruntime()
     except ImportError as error:
         raise BadInput("timing an ONNX file needs onnxruntime: pip install 'headwise[export]'") from error
-    options = onnxruntime.SessionOptions()
+    options = runtime.SessionOptions()
     options.intra_op_num_threads, options.inter_op_num_threads = threads or torch.get_num_threads(), 1
     try:
-        session = onnxruntime.InferenceSession(str(file), options, providers=["CPUExecutionProvider"])
+        session = runtime.InferenceSession(str(file), options, providers=["CPUExecutionProvider"])
     except Exception as error:  # onnxruntime has an exception of its own for each way to fail
         raise BadInput(f"{file}: onnxruntime cannot open it ({first_line(error)})") from error
     said = session.get_modelmeta().custom_metadata_map

@@ -46,7 +46,8 @@ def _disk_full(error: BaseException) -> str:
     for cause in _chain(error):
         number = getattr(cause, "errno", None)
         if number in (errno.ENOSPC, errno.EDQUOT) or "No space left on device" in str(cause)[:2000]:
-            name = getattr(cause, "filename", None)
+            # A copy names what it reads, then what it writes.
+            name = getattr(cause, "filename2", None) or getattr(cause, "filename", None)
             return f"the disk is full{f' (writing {name})' if name else ''}"
     return ""
 

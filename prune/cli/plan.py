@@ -34,7 +34,7 @@ def plan(
         loaded = load_recipe(recipe, settings, model, revision, dtype and dtype.value, seed)
         from headwise.analysis.errors import BadInput
         from headwise.prune.deciding import decide
-        from headwise.prune.folder import told
+        from headwise.prune.folder import new_file, told, way_to
         from headwise.prune.growth import tell_growth
         from headwise.prune.preparing import prepare
 
@@ -43,11 +43,10 @@ def plan(
         ready = prepare(loaded, device=device, trust_remote_code=trust_remote_code)
         made = decide(loaded, ready.calibration, ready.evidence, ready.made, ready.judge, ready.latency)
         tell_growth(ready.opened.model, ready.calibration.sites, made.remove)
-        with told(output):
-            output.parent.mkdir(parents=True, exist_ok=True)
-            made.save(output)
+        with told(output), way_to(output), new_file(output) as path:
+            made.save(path)
             if ready.latency is not None:
-                ready.latency.save(output.with_name(f"{output.stem}.latency.json"))
+                ready.latency.save(path.with_name(f"{output.stem}.latency.json"))
         if as_json:
             put_json(json.loads(output.read_text(encoding="utf-8")))
         elif not quiet:

@@ -43,6 +43,7 @@ def view(
     with speaking(quiet):
         from headwise.analysis.evidence import Evidence
         from headwise.analysis.view import look_at
+        from headwise.prune.folder import new_file
         from headwise.prune.opening import open_checkpoint
         from headwise.prune.view_page import view_page
 
@@ -54,7 +55,8 @@ def view(
         seen = look_at(opened.model, opened.tokenizer, text, head)
         if evidence is not None and (seen.site, seen.head) not in evidence.heads:
             raise BadInput(f"{run}: its evidence has no head {head}; it belongs to another model")
-        target.write_text(view_page(seen, opened.name, evidence), encoding="utf-8")
+        with new_file(target) as path:
+            path.write_text(view_page(seen, opened.name, evidence), encoding="utf-8")
     if as_json:
         put_json({"page": str(target)})
     elif not quiet:

@@ -189,6 +189,11 @@ def test_a_full_disk_is_seen_behind_other_errors():
     assert "disk is full" in message
 
 
+def test_a_full_disk_names_what_was_written_not_what_was_copied():
+    message, _ = explain(OSError(errno.ENOSPC, "No space left on device", "from.json", None, "to.json"))
+    assert "(writing to.json)" in message
+
+
 def test_interrupted_is_130(capsys, monkeypatch):
     def interrupt(*_, **__):
         raise KeyboardInterrupt

@@ -2,6 +2,9 @@
 
 import copy
 import json
+import os
+import subprocess
+import sys
 
 import numpy as np
 import onnxruntime
@@ -174,3 +177,16 @@ def test_what_cannot_be_exported_is_said_and_leaves_nothing(tmp_path):
     assert not list(tmp_path.iterdir())
     with pytest.raises(BadInput, match="is no folder"):
         to_onnx(model, tmp_path / "nowhere" / "model.onnx")
+
+
+def test_onnxruntime_reports_nothing_to_its_makers(tmp_path):
+    """A process of its own: the variable counts when the library is first imported."""
+    run = (
+        "import os; from headwise.prune.onnx_runtime import onnxruntime; onnxruntime();"
+        "print(os.environ['ORT_DISABLE_TELEMETRY'], *os.listdir(os.environ['HOME']))"
+    )
+    env = {name: value for name, value in os.environ.items() if name not in ("ORT_DISABLE_TELEMETRY", "XDG_CACHE_HOME")}
+    done = subprocess.run(
+        [sys.executable, "-c", run], capture_output=True, text=True, check=True, env=env | {"HOME": str(tmp_path)}
+    )
+    assert done.stdout == "1\n"

@@ -3,11 +3,12 @@
 import contextlib
 import errno
 import json
+import shutil
 
 import pytest
 
 from headwise.analysis.errors import BadInput
-from headwise.prune.folder import new_folder, publish, space_told, told
+from headwise.prune.folder import new_file, new_folder, publish, space_told, told
 from headwise.prune.stages import Stages
 
 
@@ -213,3 +214,42 @@ def test_only_a_full_disk_is_told_where_other_files_are_read_too(tmp_path):
         raise PermissionError(errno.EACCES, "said by the system")
     with pytest.raises(OSError, match="busy"), told(tmp_path):
         raise OSError(errno.EBUSY, "busy")
+
+
+def test_a_file_appears_whole_or_not_at_all(tmp_path):
+    target = tmp_path / "plan.json"
+
+    def half(error):
+        with new_file(target) as path:
+            path.write_text("half")
+            raise error
+
+    for error, seen in ((KeyboardInterrupt, KeyboardInterrupt), (OSError(errno.ENOSPC, "full"), BadInput)):
+        with pytest.raises(seen):
+            half(error)
+        assert not list(tmp_path.iterdir())
+    with new_file(target) as path:
+        path.write_text("whole")
+        path.with_name("beside.json").write_text("too")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["beside.json", "plan.json"]
+    assert target.read_text() == "whole"
+
+
+def test_what_was_replaced_and_cannot_be_deleted_is_told(tmp_path, monkeypatch, caplog):
+    target, stuck = tmp_path / "run", shutil.rmtree
+
+    def leaves(path, **how):
+        if not str(path).endswith(".old"):
+            stuck(path, **how)
+
+    for name in ("run", "new", "newer"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / name).touch()
+    monkeypatch.setattr(shutil, "rmtree", leaves)
+    publish(tmp_path / "new", target)
+    assert [path.name for path in target.iterdir()] == ["new"]
+    assert "run.old, which was replaced, cannot be deleted" in caplog.text
+    with pytest.raises(BadInput, match=r"run\.old is in the way"):
+        publish(tmp_path / "newer", target)
+    assert [path.name for path in target.iterdir()] == ["new"]
+    assert (tmp_path / "newer" / "newer").exists()
