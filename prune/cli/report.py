@@ -73,12 +73,11 @@ def _verify(runs: list[Path], *, device: str | None, trust_remote_code: bool, as
     wrong = [one for one in found if not one["same"]]
     for one in wrong:
         weights = one["weights"]
+        files = ", ".join(name for name, same in one["files"].items() if not same)
+        since = ", ".join(f"{name}: {was['run']}, now {was['now']}" for name, was in one["differs"].items())
         parts = [f"weights {weights['run']}, now {weights['again']}"] if weights["run"] != weights["again"] else []
-        for before, found in (
-            ("files: ", [name for name, same in one["files"].items() if not same]),
-            ("changed since: ", [f"{k}: {v['run']}, now {v['now']}" for k, v in one["differs"].items()]),
-        ):
-            parts += [before + ", ".join(found)] if found else []
+        parts += [f"files: {files}"] if files else []
+        parts += [f"changed since: {since}"] if since else []
         complain(f"{one['run']} does not repeat: {'; '.join(parts)}")
     if wrong:
         raise typer.Exit(1)
