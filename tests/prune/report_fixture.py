@@ -245,7 +245,7 @@ HOSTILE = (
 def hostile_run(folder: Path) -> Path:
     """A run where every text that data can bring is hostile."""
     run = write_extras(write_run(folder, {"": (2, 4)}, model=HOSTILE))
-    edited(run / "stability.json", score=HOSTILE, how=HOSTILE)
+    edited(run / "stability.json", score=HOSTILE, how=HOSTILE, again={"times": 0, "how": HOSTILE + HOSTILE})
     edited(run / "latency.json", setting={HOSTILE: HOSTILE})
     edited(run / "recovery.json", kind=HOSTILE)
     edited(run / "speed.json", kernel=HOSTILE, dtype=HOSTILE, device=HOSTILE, compiled=HOSTILE, notes=[HOSTILE])
@@ -316,8 +316,14 @@ def write_extras(run: Path) -> Path:
     write_json(run / "evidence" / "evidence.json", facts)
     write_json(
         run / "stability.json",
-        {"schema": 1, "score": "gradient", "tau": 0.81, "low": 0.77, "high": 0.85, "resamples": 20, "how": "by text"},
-    )
+        {
+            "schema": 1, "score": "gradient", "tau": 0.81, "low": 0.77, "high": 0.85, "resamples": 20, "how": "by text",
+            "again": {
+                "times": 6, "removed": 3, "share": 0.75, "least": 0.5, "most": 1.0, "chance": 0.375, "always": 1,
+                "heads": {"0": {"1": 6}}, "how": "on halves",
+            },
+        },
+    )  # fmt: skip
     write_json(
         run / "drift.json",
         {

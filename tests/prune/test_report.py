@@ -304,7 +304,9 @@ def test_all_that_was_measured_is_on_every_page(tmp_path: Path) -> None:
     for words in (
         "attention blocks alone", "1.75×", "time to the first token", "each further token", "peak memory of a forward",
         "5.0 MB", "tokens a second, 1 × 32", "+25.0 %", "cache of the prompt", "2.0 kB", "kernel sdpa, float32, on cpu",
-        "with 2 threads, not compiled", "Kendall's tau 0.81 (0.77 to 0.85", "By text.", "causal", "the loss on repeated words",
+        "with 2 threads, not compiled", "Kendall's tau 0.81 (0.77 to 0.85",
+        "75.0 % of the 3 heads that went go again (50.0 % to 100.0 %; 37.5 % would by chance), 1 of them",
+        "By text.", "causal", "the loss on repeated words",
         "0.1, 0.2",
         "no behaviour is known for it", "Of the 2 heads that stayed, 1 has other roles",
         "Not looked for again (keep.roles has it done): ", "self 0.31 → 0.00", "entropy",
@@ -319,6 +321,7 @@ def test_all_that_was_measured_is_on_every_page(tmp_path: Path) -> None:
     assert found["interventions"][0]["role"] == "previous"
     assert found["interventions"][0]["high"] == 0.3
     assert found["stability"]["tau"] == 0.81
+    assert found["stability"]["again"]["share"] == 0.75
     assert found["drift"]["changed"][0]["head"] == "0.1"
     assert found["speed"]["attention"]["operation_ratio"] == 1.75
     assert found["speed"]["memory"] == {"dense": 5_000_000, "cut": 4_000_000}
