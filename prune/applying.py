@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 from itertools import islice
 from pathlib import Path
@@ -66,7 +67,7 @@ def apply_plan(
     if not plan.count:
         raise BadInput('the plan removes no head: there is nothing to cut; name heads, as in {"remove": {"3": [1, 7]}}')
     tell_growth(dense, sites, plan.remove)
-    if plan.model and Path(plan.model).name != Path(model).name:
+    if plan.model and not _line_of(plan.model) & _line_of(model):
         log.warning("the plan was made for %s; a head of %s with the same number is another head", plan.model, model)
     repair: dict[str, Any] = {"kind": "none", "sites": {}}
     texts = embedded_corpus()
@@ -92,3 +93,16 @@ def apply_plan(
         "proof": proof,
         "compensation": repair,
     }
+
+
+def _line_of(model: str) -> set[str]:
+    """Names of a checkpoint and of those that it was cut from, as far as they are here: their heads are numbered alike."""
+    names: set[str] = set()
+    while model and (name := Path(model).name) not in names:
+        names.add(name)
+        try:
+            model = str(json.loads((Path(model) / "headwise.json").read_text(encoding="utf-8"))["base"])
+        except (OSError, ValueError, LookupError, TypeError):
+            # Dense, of the hub, or somewhere else by now: there the line ends.
+            break
+    return names

@@ -65,6 +65,9 @@ def reachable(
         return gone
     met = gone + sum(quota_of(rooms, wanted, scope).values())
     smallest, room_for = _smallest(rooms, scope), _largest(rooms, scope)
+    if gone and wanted - gone < smallest and (scope != "uniform" or len(_levels_now(rooms)) == 1):
+        # As near from below as an earlier cut could come: repeating a recipe removes nothing more.
+        return gone
     if met == gone and room_for > 0:
         nearest, why = gone + smallest, f"less than what goes in one piece ({smallest} heads)"
     elif met < wanted and met - gone >= room_for:
@@ -193,6 +196,11 @@ def _largest(rooms: Mapping[str, Room], scope: Scope) -> int:
         calls = sum(len(room.block.sites) for room in rooms.values())
         return max(max(common_levels(rooms), default=0) * calls - _gone(rooms), 0)
     return sum(_walk(rooms, sum(room.block.heads * len(room.block.sites) for room in rooms.values()), scope).values())
+
+
+def _levels_now(rooms: Mapping[str, Room]) -> set[int]:
+    """The numbers of heads that sites have lost to earlier cuts."""
+    return {room.block.heads - len(room.block.kept) for room in rooms.values()}
 
 
 def _gone(rooms: Mapping[str, Room]) -> int:

@@ -1,6 +1,7 @@
 """Plans as files, plans applied, and removals that stay below a drop."""
 
 import json
+import shutil
 
 import numpy as np
 import pytest
@@ -45,7 +46,7 @@ def recipe_file(tmp_path_factory):
     return path
 
 
-def test_a_plan_is_written_edited_and_applied(checkpoint, recipe_file, tmp_path, capsys):
+def test_a_plan_is_written_edited_and_applied(checkpoint, recipe_file, tmp_path, capsys, caplog):
     written = tmp_path / "plan.json"
     assert main(["plan", str(checkpoint), "-r", str(recipe_file), "-o", str(written), "--quiet"]) == 0
     plan = Plan.load(written)
@@ -65,6 +66,13 @@ def test_a_plan_is_written_edited_and_applied(checkpoint, recipe_file, tmp_path,
         assert [site.kept for site in find_sites(model).values()] == [(0, 1, 3), (1, 2)]
     weights = [model.encoder.layer[0].attention.output.dense.weight for model in models]
     assert not torch.equal(*weights)
+    caplog.clear()
+    # What was cut from the plan's model counts its heads as that one does; another model does not.
+    assert main(["cut", str(plain), str(written), "--output-dir", str(tmp_path / "twice")]) == 0
+    assert "another head" not in caplog.text
+    other = shutil.copytree(checkpoint, tmp_path / "other")
+    assert main(["cut", str(other), str(written), "--output-dir", str(tmp_path / "of-other")]) == 0
+    assert "another head" in caplog.text
     assert main(["cut", str(checkpoint), str(written), "--output-dir", str(plain), "--quiet"]) == 2
     assert "exists" in capsys.readouterr().err
     for wrong, said in (({"9": [0]}, "no site '9'"), ({}, "nothing to cut"), ({"0": [4]}, "no head 4")):

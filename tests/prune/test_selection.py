@@ -163,6 +163,17 @@ def test_without_grouped_queries_the_units_are_the_same():
     assert found[0] == found[1] == found[2]
 
 
+def test_repeating_a_recipe_removes_nothing_more_also_where_groups_did_not_reach_the_budget():
+    sites = model(3, heads=6, kv_heads=3)
+    for scope, fraction in (("model", 0.3), ("site", 0.3), ("uniform", 0.6)):
+        first = choose(sites, Budget(fraction=fraction), scope=scope).remove
+        kept = {n: tuple(h for h in range(6) if h not in first.get(n, ())) for n in sites}
+        again = {name: site(name, 6, 3, kept=left) for name, left in kept.items()}
+        assert choose(again, Budget(fraction=fraction), scope=scope).remove == first
+    with pytest.raises(BadInput, match="nearest"):
+        choose({"0": site("0", 6, 3, kept=(0, 1, 2, 3)), "1": site("1", 6, 3)}, Budget(heads=3), scope="uniform")
+
+
 def test_less_than_a_group_is_refused_with_the_nearest_budget():
     with pytest.raises(BadInput, match="heads: 3 "):
         choose(model(1, heads=6, kv_heads=2), Budget(heads=2))
