@@ -168,6 +168,11 @@ class Batches:
         return -(-len(self._order) // self.batch_size)
 
     @property
+    def lengths(self) -> list[int]:
+        """Tokens of each text, in the order in which they come."""
+        return [len(self._rows[i].ids) for i in self._order]
+
+    @property
     def mark(self) -> str:
         """Sixteen hex digits that name the texts and their tokens, in the order in which they come."""
         digest = hashlib.sha256()

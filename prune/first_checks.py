@@ -14,6 +14,7 @@ from headwise.analysis.tables import FORMATS
 from headwise.analysis.texts import Corpus
 from headwise.prune.configuration import where_is
 from headwise.prune.material import Material, gather
+from headwise.prune.needs import Texts
 from headwise.prune.opening import reader_of
 from headwise.prune.overlong import overlong
 from headwise.prune.recipe import Recipe
@@ -49,7 +50,11 @@ def first_checks(recipe: Recipe, model: Any, *, trust_remote_code: bool = False)
     task = recipe.task or choose_task(model, reader, calibration)
     with _unrun(model), _looked():
         task.fit(model, reader, calibration, seed=recipe.seed)
-    return {"task": task.kind, "texts": _told(recipe, model, reader, material)}
+    return {
+        "task": task.kind,
+        "texts": _told(recipe, model, reader, material),
+        **_long(recipe, model, reader, material),
+    }
 
 
 def _here(recipe: Recipe) -> bool:
@@ -89,6 +94,12 @@ def _looked() -> Iterator[None]:
     except (_Ran, NotImplementedError, RuntimeError) as reason:
         if isinstance(reason, BadInput):
             raise
+
+
+def _long(recipe: Recipe, model: Any, reader: Any, material: Material | None) -> dict[str, Any]:
+    """Tokens a text, on average and at most; {} if nobody can tell."""
+    found = None if material is None else Texts.of(material, recipe, model, reader)
+    return {} if found is None else {"tokens_a_text": {"mean": round(found.mean, 1), "most": found.longest}}
 
 
 def _told(recipe: Recipe, model: Any, reader: Any, material: Material | None) -> dict[str, Any] | str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping
 from typing import Any
 
@@ -12,12 +11,13 @@ from torch import nn
 from headwise.analysis.sites import Site, find_sites
 from headwise.prune.first_checks import first_checks
 from headwise.prune.latency import Latency
+from headwise.prune.needs import Needs, Texts, free_memory
 from headwise.prune.recipe import Recipe, check_against
 from headwise.prune.report.formats import size as sized
 from headwise.prune.selection import reachable
 from headwise.prune.skeleton import skeleton
 
-_DEFAULT_LENGTH = 512
+_DEFAULT_LENGTH, _DEFAULT_TEXTS = 512, 1024
 _UNEQUAL = "single heads leave groups of unequal size, whose keys and values are repeated: the model may get larger"
 _BYTES = {"float32": 4, "float16": 2, "bfloat16": 2}
 
@@ -25,8 +25,8 @@ _BYTES = {"float32": 4, "float16": 2, "bfloat16": 2}
 def forecast(recipe: Recipe, *, trust_remote_code: bool = False) -> dict[str, Any]:
     """Heads that would go, and the memory and time that it would take here.
 
-    The time is an estimate: operations of all passes over the texts, at the speed that this machine
-    multiplies matrices; loading and saving come on top.
+    Both are estimates: memory by what is held at the same time, time by the operations of all passes over the texts
+    and of what follows them, at the speed that this machine multiplies matrices now.
 
     Args:
         recipe: names the checkpoint.
@@ -42,24 +42,10 @@ def forecast(recipe: Recipe, *, trust_remote_code: bool = False) -> dict[str, An
     check_against(recipe, sites, model, table.meter() if table is not None else None)
     checked = first_checks(recipe, model, trust_remote_code=trust_remote_code)
     total = sum(site.heads for site in sites.values())
-    parameters = sum(p.numel() for p in model.parameters())
-    length = recipe.data.max_length or min(
-        _DEFAULT_LENGTH, getattr(model.config, "max_position_embeddings", 0) or _DEFAULT_LENGTH
-    )
-    samples = recipe.data.calibration.samples
-    passes, operations = _operations(recipe, model, length, samples or 1024, total)
-    speed = _operations_per_second()
     width = _BYTES.get(recipe.model.dtype, 0) or _width(model)
-    batch = recipe.data.batch_size
-    memory = {
-        "weights": parameters * width,
-        # The dense and the cut model stand side by side for the proof and the comparison of speed.
-        "weights_of_both_models": 2 * parameters * width,
-        # The proof runs both in float32, and keeps what they were: nothing more if that is what they are.
-        "proof_in_float32": 2 * parameters * (width + 4 if width < 4 else width),
-        "maps_of_one_batch": sum(site.heads for site in sites.values()) * batch * length * length * 4,
-        "moments_for_repair": sum((site.heads * site.head_dim) ** 2 * 2 * 8 for site in sites.values()),
-    }
+    texts = _texts(recipe, model, checked)
+    needs = Needs(recipe, model, sites, width, texts)
+    memory, seconds, free = needs.memory(), needs.seconds(), free_memory()
     return {
         "model": name, "type": type(model).__name__, "sites": len(sites), "heads": total,
         **checked,
@@ -70,10 +56,11 @@ def forecast(recipe: Recipe, *, trust_remote_code: bool = False) -> dict[str, An
         **({"note": _UNEQUAL} if _may_grow(recipe, sites) else {}),
         "cannot_be_cut": {name: site.refusal for name, site in sites.items() if site.refusal},
         "score": recipe.score.kind, "compensate": recipe.compensate.kind,
-        "memory": {name: sized(count) for name, count in memory.items()} | {"peak_about": sized(_peak(memory))},
-        "bytes": memory | {"peak_about": _peak(memory)},
-        "time": {"passes": round(passes, 1), "texts": samples or "all", "tokens_a_text": length,
-                 "seconds_about": round(operations / speed, 1), "operations_per_second": f"{speed:.2g}"},
+        "memory": {name: sized(count) for name, count in memory.items()}
+        | {"peak_about": sized(needs.peak()), "free_here": None if free is None else sized(free)},
+        "bytes": memory | {"peak_about": needs.peak()},
+        "time": {"passes": round(needs.passes(), 1), "texts": texts.calibration, "tokens_a_text": round(texts.mean),
+                 "seconds_about": round(sum(seconds.values()), 1), "mostly": _mostly(seconds)},
     }  # fmt: skip
 
 
@@ -110,32 +97,27 @@ def _budget(recipe: Recipe, table: Latency | None) -> str:
     return asked
 
 
-def _peak(memory: dict[str, int]) -> int:
-    analysed = memory["weights"] + memory["moments_for_repair"] + 2 * memory["maps_of_one_batch"]
-    return max(analysed, memory["proof_in_float32"] + memory["moments_for_repair"])
+def _texts(recipe: Recipe, model: nn.Module, checked: Mapping[str, Any]) -> Texts:
+    """How many texts and how long: as they are where they are on this machine, else what the recipe says."""
+    config: Any = model.config
+    positions = getattr(config, "max_position_embeddings", 0) or _DEFAULT_LENGTH
+    length = recipe.data.max_length or min(_DEFAULT_LENGTH, positions)
+    tokens = checked.get("tokens_a_text") or {"mean": length, "most": length}
+    counted = checked["texts"] if isinstance(checked["texts"], dict) else {}
+    calibration = counted.get("calibration") or recipe.data.calibration.samples or _DEFAULT_TEXTS
+    evaluation = counted.get("evaluation") or getattr(recipe.data.evaluation, "samples", None) or _DEFAULT_TEXTS
+    return Texts(calibration, evaluation, tokens["mean"], tokens["most"])
 
 
-def _operations(recipe: Recipe, model: nn.Module, length: int, samples: int, heads: int) -> tuple[float, float]:
-    """Passes over the calibration texts (backward counts two forward ones) and their operations."""
-    score = recipe.score
-    backward = float(getattr(score, "passes", 1)) + heads * float(getattr(score, "passes_per_head", 0)) / 3
-    backward += float(getattr(recipe.compensate, "passes", 0))
-    passes = 1 + 3 * backward + 2  # evidence; score and repair; two models judged
-    if recipe.search.kind == "counts":
-        passes += 0.2 * recipe.search.evaluations  # on a fifth of the texts
-    parameters = sum(p.numel() for n, p in model.named_parameters() if "embed" not in n)
-    return passes, passes * samples * length * 2.0 * parameters
+def _mostly(seconds: Mapping[str, float]) -> str:
+    """What most of the time goes to.
 
-
-def _operations_per_second(size: int = 1024) -> float:
-    matrix = torch.ones(size, size)
-    matrix @ matrix
-    best = float("inf")
-    for _ in range(3):
-        start = time.perf_counter()
-        matrix @ matrix
-        best = min(best, time.perf_counter() - start)
-    return 2.0 * size**3 / best
+    >>> _mostly({"start": 1.0, "speed": 6.0, "repair": 3.0})
+    'speed 60 %, repair 30 %'
+    """
+    total = sum(seconds.values())
+    largest = sorted(seconds.items(), key=lambda item: -item[1])[:2]
+    return ", ".join(f"{name} {value / total:.0%}".replace("%", " %") for name, value in largest)
 
 
 def _width(model: Any) -> int:

@@ -32,6 +32,7 @@ from headwise.prune.latency import Latency
 from headwise.prune.latency_use import TABLE, beside_forecast, latency_of, with_table
 from headwise.prune.material import Material, gather
 from headwise.prune.native import native_reason
+from headwise.prune.needs import needs_of, require_memory
 from headwise.prune.opening import Opened, open_checkpoint
 from headwise.prune.plan import Plan
 from headwise.prune.reached import require_loss, require_reached
@@ -108,6 +109,7 @@ def run(
         require_reached(opened.model, opened.tokenizer, sites, material.calibration)
         require_loss(opened.model, opened.tokenizer, recipe.score, material.calibration)
         material = material.measured(opened.model, opened.tokenizer, recipe.data.max_length, recipe.task)
+        require_memory(needs_of(recipe, opened.model, material, opened.tokenizer))
         undecided = not (stages.work / "plan.json").exists()
         stages.text("recipe.yaml", with_table(recipe).resolved_yaml, lambda was: undecided and _measures(was, recipe))
         made = stages.json("environment.json", lambda: _environment(recipe, opened, material))

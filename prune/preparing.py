@@ -17,6 +17,7 @@ from headwise.prune.importance.calibration import Calibration
 from headwise.prune.latency import Latency
 from headwise.prune.latency_use import latency_of
 from headwise.prune.material import Material, gather
+from headwise.prune.needs import needs_of, require_memory
 from headwise.prune.opening import Opened, open_checkpoint
 from headwise.prune.reached import require_loss, require_reached
 from headwise.prune.recipe import Recipe, check_against
@@ -81,6 +82,7 @@ def prepare(
     require_reached(opened.model, opened.tokenizer, sites, material.calibration)
     require_loss(opened.model, opened.tokenizer, recipe.score, material.calibration)
     material = material.measured(opened.model, opened.tokenizer, recipe.data.max_length, recipe.task)
+    require_memory(needs_of(recipe, opened.model, material, opened.tokenizer))
     made = environment(seed=recipe.seed, model=opened.facts, texts=material.facts())
     material, selection = material.parts(recipe.seed) if recipe.searched else (material, None)
     how: dict[str, Any] = {"batch_size": recipe.data.batch_size, "max_length": recipe.data.max_length}

@@ -4,15 +4,21 @@ import json
 import shutil
 
 import pytest
+import torch
+from transformers import LlamaConfig, LlamaForCausalLM
 
+from headwise.analysis.errors import BadInput
 from headwise.analysis.sites import find_sites
 from headwise.prune.cli import main
 from headwise.prune.latency import Latency
 from headwise.prune.metering import NeedsWeights, meter_of
+from headwise.prune.needs import Needs, Texts, free_memory, require_memory
 from headwise.prune.operations import operations
+from headwise.prune.recipe import Recipe
 from headwise.prune.selection import Budget
 from headwise.prune.skeleton import skeleton
 from tests.prune import tiny_run
+from tests.prune.importance_scene import calibration, made
 
 
 @pytest.fixture(scope="module")
@@ -96,3 +102,72 @@ def test_what_takes_weights_to_be_counted_is_said(checkpoint, capsys, tmp_path, 
         meter_of(bare, find_sites(bare), Budget(operations=0.1, length=16))
     dry(tmp_path, capsys, "remove={operations: 0.1, length: 16}", quiet=False)
     assert "is known when the run begins" in caplog.text
+
+
+def test_texts_that_are_here_are_counted_and_not_supposed(checkpoint, capsys):
+    found = dry(checkpoint, capsys)
+    rows = len((checkpoint / "texts.jsonl").read_text().splitlines())
+    assert found["time"]["texts"] + found["texts"]["evaluation"] == rows
+    assert found["time"]["texts"] == found["texts"]["calibration"]
+    assert 0 < found["tokens_a_text"]["mean"] <= found["tokens_a_text"]["most"] < 64
+    assert found["bytes"]["peak_about"] > found["bytes"]["weights"]
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [[], ["score.weight=gradient", "compensate.weight=gradient"], ["score.weight=none"], ["score.kind=random"]],
+)
+def test_moments_take_what_was_said(changes):
+    """The sums of a run, held against the law by their storages."""
+    model = made("bert")
+    sites = find_sites(model)
+    recipe = Recipe.load("reconstruction", changes)
+    context = calibration(model)
+    recipe.score.score(context)
+    recipe.compensate.model_copy(update={"values": "keep", "correct": "none"}).repair(context, {"0": [1]})
+    held = {}
+    for found in context._passes.values():
+        if not hasattr(found, "slopes"):
+            continue
+        sums = [m.second for table in (found.fit, found.held) for m in table.values()] + list(found.slopes.values())
+        if found.grouped is not None:
+            sums += [m.second for groups in found.grouped.moments.values() for m in groups]
+            sums += [one for groups in found.grouped.slopes.values() for one in groups]
+        held |= {one.data_ptr(): one.nbytes for one in sums}
+    needs = Needs(recipe, model, sites, 8, Texts(4, 4, 8.0, 8))
+    assert sum(held.values()) == needs.moments()
+
+
+def test_what_cannot_fit_is_refused_before_anything_is_measured_and_what_may_not_is_told(monkeypatch, caplog):
+    model = made("bert", torch.float32)
+    needs = Needs(Recipe.load("reconstruction"), model, find_sites(model), 4, Texts(1000, 100, 60.0, 64))
+    monkeypatch.setattr("headwise.prune.needs.free_beside", lambda _: 10)
+    require_memory(needs)
+    assert not caplog.text, "what is small is not looked at"
+    monkeypatch.setattr("headwise.prune.needs._SMALL", 0)
+    with pytest.raises(BadInput, match=r"not enough memory.*moments.*10 B are free.*compensate: \{kind: none\}"):
+        require_memory(needs)
+    monkeypatch.setattr("headwise.prune.needs.free_beside", lambda _: needs.moments() + needs.weights())
+    require_memory(needs)
+    assert "memory may not suffice" in caplog.text
+    caplog.clear()
+    monkeypatch.setattr("headwise.prune.needs.free_beside", lambda _: needs.peak())
+    require_memory(needs)
+    assert not caplog.text
+
+
+def test_free_memory_is_what_the_system_says():
+    free = free_memory()
+    assert free is None or 0 < free < 2**50
+
+
+def test_what_is_needed_grows_with_the_square_of_the_width_and_with_the_number_of_sites():
+    def moments(hidden, layers):
+        sizes = {"hidden_size": hidden, "num_hidden_layers": layers, "num_attention_heads": hidden // 64}
+        with torch.device("meta"):
+            model = LlamaForCausalLM(LlamaConfig(**sizes, intermediate_size=64, vocab_size=64))
+        needs = Needs(Recipe.load("reconstruction"), model, find_sites(model), 2, Texts(100, 100, 60.0, 64))
+        return needs.moments()
+
+    assert moments(4096, 32) == 3 * 8 * 32 * 4096**2, "12.9 GB for a model of 7B"
+    assert moments(8192, 80) == 10 * moments(4096, 32)
