@@ -246,8 +246,7 @@ def test_gates_with_an_aim_are_trained_for_every_budget(place):
 
 def test_only_chosen_budgets_are_cut(place, tmp_path):
     points = [
-        Point(s, h, Path(str(s)), 0.9, d, None, None, d)
-        for s, h, d in ((0.2, 2, 0.1), (0.4, 4, 0.0), (0.6, 6, 0.2))
+        Point(s, h, Path(str(s)), 0.9, d, None, None, d) for s, h, d in ((0.2, 2, 0.1), (0.4, 4, 0.0), (0.6, 6, 0.2))
     ]
     for which, chosen in (("front", [0.4, 0.6]), ("all", [0.2, 0.4, 0.6]), ("none", []), ([0.2], [0.2])):
         found = sweep_points.chosen(points, which)
