@@ -13,7 +13,7 @@ from headwise.analysis.errors import BadInput
 from headwise.analysis.labelling import choices_of, columns_of, labels_of
 from headwise.analysis.media import Media
 from headwise.analysis.media_tables import dataset_table, folder_table, kind_of
-from headwise.analysis.tables import FORMATS, Table, open_table
+from headwise.analysis.tables import FORMATS, Table, open_table, refuse_packed
 from headwise.analysis.texts import Corpus, Text
 
 Column = str | int
@@ -64,6 +64,7 @@ def read_source(
     there = path.exists() and not path.is_dir()
     if there or (not path.exists() and path.suffix.lower() in FORMATS):
         _refuse(source, "a file, not a data set", split=split, revision=revision)
+        refuse_packed(path)
         if FORMATS.get(path.suffix.lower(), "text") == "text":
             _refuse_columns(source, text=text, label=label, pair=pair, choices=choices)
             return read_texts(path)
@@ -80,6 +81,7 @@ def read_texts(path: str | Path) -> Corpus:
         BadInput: the file cannot be read, is not UTF-8, or holds no text.
     """
     path = Path(path).expanduser()
+    refuse_packed(path)
     try:
         lines = path.read_text("utf-8-sig").split("\n")
     except UnicodeDecodeError as error:

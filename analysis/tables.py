@@ -56,13 +56,19 @@ class Table:
         """Position of a column given by name or by number (-1 is the last).
 
         Raises:
-            BadInput: there is no such column; the message lists those that exist.
+            BadInput: there is no such column, or several; the message lists those that exist.
 
         >>> Table(["text", "label"], lambda i: []).find(-1, "a.csv", "label")
         1
         """
         if isinstance(column, str) and column in self.columns:
-            return self.columns.index(column)
+            places = [str(i) for i, name in enumerate(self.columns) if name == column]
+            if len(places) > 1:
+                raise BadInput(
+                    f"{where}: {len(places)} columns are called {column!r}; give that of the {role} by its number: "
+                    f"{' or '.join(places)}"
+                )
+            return int(places[0])
         number = _number(column)
         if number is not None and -len(self.columns) <= number < len(self.columns):
             return number % len(self.columns)
@@ -71,6 +77,30 @@ class Table:
             f"{', '.join(map(repr, self.columns)) or '(none)'}. If the file has no header line, "
             "give columns by number: 0 is the first, -1 the last."
         )
+
+
+#: How files that have to be unpacked first begin.
+_PACKED = {b"\x1f\x8b": "gzip", b"PK\x03\x04": "zip", b"\xfd7zXZ": "xz", b"BZh": "bzip2", b"(\xb5/\xfd": "zstd"}
+
+
+def refuse_packed(path: Path) -> None:
+    """Refuse a file that is packed, whatever its name says.
+
+    Raises:
+        BadInput: with what packed it; or it cannot be read.
+
+    >>> refuse_packed(Path("/no/such/file"))
+    """
+    if not path.is_file():  # a pipe would lose what is read here
+        return
+    try:
+        with path.open("rb") as file:
+            first = file.read(6)
+    except OSError as error:
+        raise BadInput(f"{path}: {error.strerror or error}") from error
+    packer = next((name for mark, name in _PACKED.items() if first.startswith(mark)), None)
+    if packer is not None:
+        raise BadInput(f"{path}: packed by {packer}; unpack it first")
 
 
 def _number(column: str | int | None) -> int | None:
@@ -93,6 +123,7 @@ def open_table(path: Path, columns: Sequence[str | int | None] = (), header: boo
         BadInput: the file is missing, empty, not readable or not what its suffix says.
     """
     kind = FORMATS.get(path.suffix.lower())
+    refuse_packed(path)
     try:
         if kind == "parquet":
             return _parquet(path)

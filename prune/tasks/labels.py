@@ -38,6 +38,8 @@ def label_numbers(
     >>> from transformers import BertConfig
     >>> label_numbers(["pos", "neg"], BertConfig(id2label={0: "NEG", 1: "POS"}))
     {'pos': 1, 'neg': 0}
+    >>> label_numbers([0.0, 1.0], BertConfig(id2label={0: "NEG", 1: "POS"}))
+    {0.0: 0, 1.0: 1}
     """
     names = {int(number): str(name) for number, name in config.id2label.items()}
     by_name = {_plain(name): number for number, name in names.items()}
@@ -50,13 +52,19 @@ def label_numbers(
         by_name[_plain(said)] = number
     found: dict[Label, int] = {}
     for label in labels:
-        number = by_name.get(_plain(label), label if isinstance(label, int) else -1)
+        number = by_name.get(_plain(label), _number(label))
         if number in names:
             found[label] = int(number)
     missing = [label for label in labels if label not in found]
     if missing:
         raise _unknown(missing, labels, names)
     return found
+
+
+def _number(label: Label) -> int:
+    """The number that a label is; where one of a column is missing, its tables hold 1.0 for 1."""
+    whole = isinstance(label, int) or (isinstance(label, float) and label.is_integer())
+    return int(label) if whole else -1
 
 
 def _plain(name: object) -> str:

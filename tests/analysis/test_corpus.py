@@ -1,3 +1,4 @@
+import gzip
 import hashlib
 import json
 
@@ -595,3 +596,20 @@ def test_no_class_is_a_label_where_labels_are_lists(tmp_path):
     found = read_source(str(file), label="label")
     assert [text.label for text in found.texts] == ["x y", ""]
     assert found.skipped == {"no label": 1}
+
+
+@pytest.mark.parametrize("name", ["a.csv.gz", "a.csv", "a.jsonl", "a.txt", "a.parquet"])
+def test_packed_files_are_told_as_such(name, tmp_path):
+    (tmp_path / name).write_bytes(gzip.compress(b"text,label\na b,x\n"))
+    with pytest.raises(BadInput, match="packed by gzip; unpack it first"):
+        read_source(str(tmp_path / name), text=None if name == "a.txt" else "text")
+
+
+def test_a_column_that_is_there_twice_is_not_chosen_in_silence(tmp_path):
+    file = tmp_path / "rows.csv"
+    file.write_text("text,text,label\na b,c d,x\n")
+    with pytest.raises(BadInput, match="2 columns are called 'text'; give that of the text by its number: 0 or 1"):
+        read_source(str(file), text="text")
+    with pytest.raises(BadInput, match="2 columns are called 'text'"):
+        read_source(str(file))
+    assert read_source(str(file), text=1, label="label").texts[0].text == "c d"
