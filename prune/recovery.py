@@ -39,8 +39,9 @@ class _Training(BaseModel):
         default=None, gt=0, le=1,
         description="highest learning rate, from which it falls linearly to 0; 2e-5 if left out, 5e-4 with lora",
     )  # fmt: skip
+    # The rate is highest in the first epoch, which may well take a step back.
     patience: int = Field(
-        default=1, ge=1, le=1_000, strict=True, description="epochs without a lower held-out loss before it stops"
+        default=2, ge=1, le=1_000, strict=True, description="epochs without a lower held-out loss before it stops"
     )
     lora: int | None = Field(
         default=None, ge=1, le=4_096, strict=True,
@@ -83,7 +84,7 @@ class FineTune(_Training):
     """A few epochs on the task's own loss.
 
     >>> FineTune(epochs=2).patience
-    1
+    2
     """
 
     kind: Literal["finetune"] = "finetune"
