@@ -131,6 +131,10 @@ def table(title: str, columns: Sequence[str], rows: Sequence[Sequence[object]]) 
     return made
 
 
+#: Who logs; the hub's client tells every attempt to reach it.
+_SPEAKING = ("headwise", "huggingface_hub", "datasets")
+
+
 @contextlib.contextmanager
 def speaking(quiet: bool) -> Iterator[None]:
     """Inside the block work shows its progress, or, quiet, nothing below an error."""
@@ -138,8 +142,7 @@ def speaking(quiet: bool) -> Iterator[None]:
 
     from headwise.analysis.progress import progress_shown
 
-    spoken = logging.getLogger("headwise")
-    level = spoken.level
+    levels = {name: logging.getLogger(name).level for name in _SPEAKING}
     shown = not quiet and sys.stderr.isatty()
     # Read when those libraries are first imported, which the commands do inside this block.
     os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
@@ -150,8 +153,13 @@ def speaking(quiet: bool) -> Iterator[None]:
     with warnings.catch_warnings(), progress_shown(shown):
         if quiet:
             warnings.simplefilter("ignore")
-            spoken.setLevel(logging.ERROR)
+            # A library that is not there yet sets its own level when it comes.
+            os.environ.setdefault("HF_HUB_VERBOSITY", "error")
+            os.environ.setdefault("DATASETS_VERBOSITY", "error")
+            for name in levels:
+                logging.getLogger(name).setLevel(logging.ERROR)
         try:
             yield
         finally:
-            spoken.setLevel(level)
+            for name, level in levels.items() if quiet else ():
+                logging.getLogger(name).setLevel(level)

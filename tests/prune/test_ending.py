@@ -159,3 +159,20 @@ def test_every_character_can_be_printed(encoding):
     )
     assert (done.returncode, done.stderr) == (0, b"")
     assert b"NAME," in done.stdout
+
+
+def test_quiet_is_quiet_also_where_the_hub_cannot_be_reached(tmp_path):
+    say = (
+        "import logging; from headwise.prune.cli.terminal import speaking\n"
+        "with speaking({quiet}):\n"
+        "    from huggingface_hub.utils import logging as hub\n"
+        "    hub.get_logger('huggingface_hub.utils._http').warning('Retrying in 1s')"
+    )
+    env = os.environ | {"HF_HOME": str(tmp_path)}
+    said = [
+        subprocess.run(
+            [sys.executable, "-c", say.format(quiet=quiet)], capture_output=True, text=True, check=True, env=env
+        ).stderr
+        for quiet in (True, False)
+    ]
+    assert said == ["", "Retrying in 1s\n"]
