@@ -296,7 +296,7 @@ def batches(
             also get `decoder_input_ids` (each text is its own target) and `Batch.targets`.
 
     Raises:
-        BadInput: no texts, or a batch size or length below 1.
+        BadInput: no texts, texts for a model that sees or hears, or a batch size or length below 1.
 
     >>> from tokenizers import Tokenizer, models, pre_tokenizers
     >>> from transformers import PreTrainedTokenizerFast
@@ -310,6 +310,11 @@ def batches(
         from headwise.analysis.media_batching import MediaBatches
 
         return MediaBatches(corpus, tokenizer, batch_size=batch_size, device=device, sort=sort, model=model)
+    if not hasattr(tokenizer, "all_special_ids"):
+        raise BadInput(
+            f"{corpus.source}: texts alone, but {type(tokenizer).__name__} reads images or clips; name a folder or a "
+            "table of these"
+        )
     return Batches(
         corpus,
         tokenizer,

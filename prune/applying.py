@@ -12,6 +12,7 @@ from headwise.analysis.batching import batches
 from headwise.analysis.embedded_text import embedded_corpus
 from headwise.analysis.errors import BadInput
 from headwise.analysis.sites import find_sites
+from headwise.analysis.synthetic import synthetic_inputs
 from headwise.prune.checkpoint import save
 from headwise.prune.growth import tell_growth
 from headwise.prune.importance.calibration import Calibration
@@ -79,8 +80,12 @@ def apply_plan(
         fitted = task.fit(dense, opened.tokenizer, texts, seed=recipe.seed, **how)
         found = batches(texts, opened.tokenizer, model=dense, **how)
         repair = recipe.compensate.repair(Calibration(dense, sites, found, task=fitted, seed=recipe.seed), plan.remove)
-    some = batches(texts.sample(_PROOF_TEXTS, 0), opened.tokenizer, model=dense, batch_size=8, max_length=128)
-    inputs = [batch.inputs for batch in islice(some, _PROOF_BATCHES)]
+    if recipe is None and not hasattr(opened.tokenizer, "all_special_ids"):
+        # No images or clips come with the plan: any of the right shape show whether gate and cut agree.
+        inputs = [synthetic_inputs(dense)]
+    else:
+        some = batches(texts.sample(_PROOF_TEXTS, 0), opened.tokenizer, model=dense, batch_size=8, max_length=128)
+        inputs = [batch.inputs for batch in islice(some, _PROOF_BATCHES)]
     smaller = cut(twin(dense, sites.values()), plan, inputs=inputs[0])
     proof = prove(dense, smaller, plan.remove, inputs)
     require(proof)

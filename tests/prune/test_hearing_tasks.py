@@ -30,6 +30,8 @@ from transformers import (
 
 from headwise.analysis.corpus import Corpus, Text, batches, read_source
 from headwise.analysis.errors import BadInput
+from headwise.prune.applying import apply_plan
+from headwise.prune.plan import Plan
 from headwise.prune.tasks import TASKS, choose_task, compare
 from headwise.prune.tasks.transcription import FittedTranscription, Transcription, errors_of
 from tests.prune.tiny_run import tokenizer as words
@@ -287,3 +289,15 @@ def test_a_pair_of_towers_is_judged_by_both_its_embeddings(place):
         assert any(p.grad is not None and p.grad.abs().max() > 0 for p in tower.parameters())
     with pytest.raises(BadInput, match="wants a text for each image"):
         list(batches(texts, Both(), model=model))
+
+
+@pytest.mark.parametrize("kind", ["image-classification", "transcription"])
+def test_a_plan_alone_cuts_what_sees_or_hears_and_texts_alone_are_no_reading_for_it(place, kind, tmp_path):
+    folder, saved = place
+    removed = {"0": [1]}
+    done = apply_plan(str(folder / kind), Plan(remove=removed), tmp_path / "cut")
+    assert done["proof"]["passed"]
+    assert done["heads_removed"] == 1
+    model, processor = saved[kind]
+    with pytest.raises(BadInput, match="reads images or clips"):
+        batches(Corpus([Text("a b")]), processor, model=model)
