@@ -84,9 +84,10 @@ def share_gone(model: nn.Module, budget: Budget, heads: Mapping[str, Sequence[in
 
 def _takes(model: nn.Module, budget: Budget) -> Takes:
     """From heads to what the model takes without them, counted on copies without weights where that is possible."""
-    count: Callable[[nn.Module], float | int] = {
+    counts: dict[str, Callable[[nn.Module], float | int]] = {
         "parameters": parameters, "operations": partial(_operations, tokens=budget.length or 1), "cache": _cached,
-    }[budget.amount]  # fmt: skip
+    }  # fmt: skip
+    count = counts[budget.amount]
     try:
         count(weightless(model))
     except Exception as error:
