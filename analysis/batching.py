@@ -121,6 +121,16 @@ def is_chooser(model: Any) -> bool:
     return named_for(model, "ForMultipleChoice")
 
 
+def fill_of(tokenizer: Any) -> int:
+    """What fills up a row: the pad token, else the end of text, else 0; the mask hides it anyway.
+
+    >>> fill_of(None)
+    0
+    """
+    named = (getattr(tokenizer, f"{kind}_token_id", None) for kind in ("pad", "eos", "unk"))
+    return next((int(value) for value in named if value is not None), 0)
+
+
 class Batches:
     """Batches of a corpus, to be iterated as often as wished, each pass the same.
 
@@ -241,12 +251,8 @@ class Batches:
 
     @property
     def pad_id(self) -> int:
-        """What fills up a row: the pad token, else the end of text, else 0; the mask hides it anyway."""
-        for kind in ("pad", "eos", "unk"):
-            value = getattr(self.tokenizer, f"{kind}_token_id", None)
-            if value is not None:
-                return int(value)
-        return 0
+        """What fills up a row, see `fill_of`."""
+        return fill_of(self.tokenizer)
 
     def _tokens(self, rows: Sequence[Row], left: bool) -> Tokens:
         return Tokens(

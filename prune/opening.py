@@ -8,11 +8,13 @@ from typing import Any
 import torch
 from torch import nn
 
+from headwise.analysis.batching import fill_of
 from headwise.analysis.devices import home
 from headwise.analysis.errors import BadInput
 from headwise.analysis.identity import weights_hash
 from headwise.prune.auto_class import auto_class
 from headwise.prune.configuration import where_is
+from headwise.prune.tasks.text_classification import is_classifier
 
 #: Which of the library's doors opens what makes a model's main input.
 _READERS = {
@@ -41,6 +43,19 @@ class Opened:
     source: str
     facts: dict[str, Any]
     lent: bool = False
+
+    @property
+    def filling(self) -> int | None:
+        """What fills up short texts, where the model has to know and its configuration does not say; else None.
+
+        Classifiers of causal models read at the last token that does not fill up, and refuse two texts at a time
+        where they do not know which that is.
+        """
+        config: Any = getattr(self.model, "config", None)
+        reads = getattr(self.model, "main_input_name", "") == "input_ids"
+        if not reads or not is_classifier(self.model) or getattr(config, "pad_token_id", 0) is not None:
+            return None
+        return fill_of(self.tokenizer)
 
 
 def open_checkpoint(
@@ -74,7 +89,11 @@ def open_checkpoint(
             model = _moved(model, place)
     if tokenizer is None:
         tokenizer = reader_of(model, source, trust_remote_code, where)
-    return Opened(model, tokenizer, name, source, _facts(name, revision, model), lent)
+    opened = Opened(model, tokenizer, name, source, _facts(name, revision, model), lent)
+    if opened.filling is not None and not lent:
+        config: Any = model.config
+        config.pad_token_id = opened.filling
+    return opened
 
 
 def best_device() -> str:

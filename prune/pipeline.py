@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import logging
 from collections.abc import Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -43,7 +44,7 @@ from headwise.prune.speed import compare_speed
 from headwise.prune.stages import Stages
 from headwise.prune.tasks import Outcome, choose_task, compare
 from headwise.prune.tasks.agreement import FittedAgreement, token_divergence
-from headwise.prune.tasks.text_classification import is_classifier
+from headwise.prune.tasks.text_classification import is_classifier, pad_known
 
 log = logging.getLogger("headwise")
 
@@ -96,11 +97,13 @@ def run(
     name = recipe.model.id or getattr(model, "name_or_path", "") or type(model).__name__
     target = Path(output_dir) if output_dir is not None else run_folder(name, recipe_name(recipe))
     check_place(settled(target), name)
-    with Stages(target, overwrite=overwrite, resume=resume) as stages, space_told(target):
+    with Stages(target, overwrite=overwrite, resume=resume) as stages, space_told(target), ExitStack() as held:
         opened = open_checkpoint(
             name, revision=recipe.model.revision, dtype=recipe.model.dtype, device=device,
             trust_remote_code=trust_remote_code, model=model, tokenizer=tokenizer,
         )  # fmt: skip
+        # A model that was open already is told for as long as the run lasts.
+        held.enter_context(pad_known(opened.model, opened.filling))
         sites = find_sites(opened.model)
         check_against(recipe, sites, opened.model)
         taken = latency_of(recipe, opened, sites, stages.work / TABLE)

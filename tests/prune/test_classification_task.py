@@ -1,5 +1,7 @@
 """Classes of texts: the metrics of scikit-learn, labels by name, what is no classification."""
 
+import json
+
 import numpy as np
 import pytest
 import torch
@@ -17,6 +19,8 @@ from transformers import (
 
 from headwise.analysis.corpus import Corpus, Text
 from headwise.analysis.errors import BadInput
+from headwise.prune import Recipe, run
+from headwise.prune.opening import open_checkpoint
 from headwise.prune.tasks import CausalLM, EmbeddingProbe, compare
 from headwise.prune.tasks.labels import label_numbers
 from headwise.prune.tasks.metrics import METRICS
@@ -60,6 +64,25 @@ def test_decoders_without_a_pad_token_classify_as_they_do_alone():
         with torch.inference_mode():
             alone = model(**tokenizer(pad=None)(text.text, return_tensors="pt")).logits.softmax(-1)[0]
         np.testing.assert_allclose(outcome.probabilities[i], alone, atol=1e-5)
+
+
+def test_a_run_tells_a_decoder_what_fills_up(tmp_path):
+    model = make(GPT2ForSequenceClassification, GPT2Config, **GPT, num_labels=3)
+    rows = [f"{text.text},c{i % 3}" for i, text in enumerate(corpus(24).texts)]
+    (tmp_path / "texts.csv").write_text("\n".join(["text,label", *rows]))
+    where = {"source": str(tmp_path / "texts.csv"), "text": "text", "label": "label"}
+    told = {
+        "schema": 1, "score": {"kind": "reconstruction"}, "remove": {"heads": 1}, "data": {"calibration": where},
+        "task": {"kind": "text-classification", "labels": {f"c{i}": i for i in range(3)}},
+        "speed": {"batches": [2], "lengths": [4], "rounds": 3, "seconds": 1},
+    }  # fmt: skip
+    done = run(Recipe.from_text(json.dumps(told)), model, tokenizer=tokenizer(pad=None), output_dir=tmp_path / "run")
+    assert model.config.pad_token_id is None
+    assert done.model.config.pad_token_id == tokenizer(pad=None).eos_token_id
+
+    model.save_pretrained(tmp_path / "m")
+    tokenizer(pad=None).save_pretrained(tmp_path / "m")
+    assert open_checkpoint(str(tmp_path / "m")).model.config.pad_token_id == tokenizer(pad=None).eos_token_id
 
 
 def test_an_encoder_decoder_classifies_pairs():
