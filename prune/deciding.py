@@ -167,6 +167,8 @@ def plan_of(
     """A selection as the file that one reads and edits; `stable` says how other texts would have decided."""
     values = {site: [None if v != v else float(v) for v in found] for site, found in scores.items()}
     asked = (budget or recipe.remove).model_dump(exclude_none=True)
+    if recipe.reach is not None and recipe.reach.drop is not None:
+        asked = {"drop": recipe.reach.drop, **asked}
     return Plan(
         model=str(made["model"]["id"]), remove=chosen.remove, reasons=chosen.reasons, score=values,
         budget={**asked, "scope": recipe.scope, "unit": recipe.unit,

@@ -9,6 +9,7 @@ from headwise.prune.report.colours import RoleColour
 from headwise.prune.report.document import Report
 from headwise.prune.report.firm import firmness, strayed, trained
 from headwise.prune.report.timings import conditions, timings, writing
+from headwise.prune.report.tried import foreseen, tried
 from headwise.prune.report.verdict import significant
 from headwise.prune.report.words import about, chance, changed, decided_by, drift, flips, per_class, reasons, sizes
 
@@ -43,6 +44,8 @@ def page_of(report: Report, colours: Mapping[str, RoleColour]) -> dict[str, Any]
         "timings": timings(report.speed),
         "conditions": conditions(report.speed),
         "firmness": firmness(report),
+        "foreseen": foreseen(report),
+        "tried": tried(report),
         "strayed": strayed(report),
         "other_measures": list(similarity.pairs[0].others) if similarity and similarity.pairs else [],
         "clusters": clusters[:CLUSTER_ROWS],

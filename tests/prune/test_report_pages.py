@@ -294,3 +294,20 @@ def test_pointing_at_the_matrix_reads_the_pair(tmp_path: Path) -> None:
     names, _, number = read[1].rpartition(": ")
     assert names == f"{report.heads[order[row]].label} and {report.heads[order[column]].label}"
     assert float(number.replace("−", "-")) == pytest.approx(value, abs=0.006)
+
+
+def test_steps_towards_a_drop_are_a_table(tmp_path: Path) -> None:
+    folder = fixture.write_run(tmp_path / "run")
+    plan = json.loads((folder / "plan.json").read_text())
+    steps = [{"heads": 2, "drop": 0.01, "upper": 0.02, "passed": True}]
+    steps += [{"heads": 4, "drop": 0.02, "upper": None, "passed": False}, {"heads": "4"}]
+    plan["expected"] = {"cost": 1.0, "reach": steps}
+    (folder / "plan.json").write_text(json.dumps(plan))
+    write(folder)
+    lines = (folder / "report.md").read_text().splitlines()
+    assert "| 2 | 1.0 | 2.0 | yes |" in lines
+    assert "| 4 | 2.0 | – | no: the walk ends here |" in lines
+    assert any(line.endswith("Expected before the cut: cost 1." ) for line in lines), [l for l in lines if "Expected" in l]
+    page = (folder / "report.html").read_text()
+    assert '<tr><th class="n">2</th><td class="n">1.0</td>' in page
+    assert "passed" not in page

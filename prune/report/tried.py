@@ -1,0 +1,55 @@
+"""Tried: the removals that were judged, from small to large, on the way to the most that stays under a drop."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from headwise.prune.report.document import Report
+from headwise.prune.report.formats import count, in_points
+
+
+def tried(report: Report) -> list[tuple[str, str, str, str]]:
+    """(heads, drop, what the data cannot exclude, whether it is sure to keep the limit) of each step; none where no drop was to be kept.
+
+    >>> from headwise.prune.report.document import Verdict
+    >>> steps = [{"heads": 3, "drop": 0.01, "upper": 0.04, "passed": False}]
+    >>> tried(Report("prune", "run", {}, Verdict(""), plan={"expected": {"reach": steps}}))
+    [('3', '0.0100', '0.0400', 'no: the walk ends here')]
+    """
+    metric = str(report.accuracy.get("metric") or "")
+    return [
+        (
+            count(step["heads"]),
+            in_points(step["drop"], metric),
+            in_points(step["upper"], metric),
+            "yes" if step["passed"] else "no: the walk ends here",
+        )
+        for step in _steps(report)
+    ]
+
+
+def foreseen(report: Report) -> dict[str, Any]:
+    """What the plan expects, less what `tried` tells.
+
+    >>> from headwise.prune.report.document import Verdict
+    >>> foreseen(Report("prune", "run", {}, Verdict(""), plan={"expected": {"cost": 1.0, "reach": []}}))
+    {'cost': 1.0}
+    """
+    found = report.plan.get("expected")
+    return {name: part for name, part in found.items() if name != "reach"} if isinstance(found, Mapping) else {}
+
+
+def _steps(report: Report) -> list[Mapping[str, Any]]:
+    found = report.plan.get("expected")
+    steps = found.get("reach") if isinstance(found, Mapping) else None
+    return [step for step in steps if _whole(step)] if isinstance(steps, list) else []
+
+
+def _whole(step: Any) -> bool:
+    """Whether a plan that may have been edited by hand says all of a step."""
+    if not isinstance(step, Mapping):
+        return False
+    drop, upper = step.get("drop"), step.get("upper")
+    numbers = isinstance(drop, int | float) and isinstance(upper, int | float | None)
+    return numbers and isinstance(step.get("heads"), int) and isinstance(step.get("passed"), bool)
