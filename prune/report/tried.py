@@ -10,7 +10,7 @@ from headwise.prune.report.formats import count, in_points
 
 
 def tried(report: Report) -> list[tuple[str, str, str, str]]:
-    """(heads, drop, what the data cannot exclude, whether it is sure to keep the limit) of each step; none where no drop was to be kept.
+    """(heads, drop, what the data cannot exclude, whether it is sure to keep the limit) of each step, if a drop was asked for.
 
     >>> from headwise.prune.report.document import Verdict
     >>> steps = [{"heads": 3, "drop": 0.01, "upper": 0.04, "passed": False}]
