@@ -184,6 +184,7 @@ def drawn(dense: np.ndarray, found: dict[str, dict[float, np.ndarray]], picture:
 
     mpl.use("Agg")
     from matplotlib import pyplot
+    from matplotlib.ticker import StrMethodFormatter
 
     figure, axes = pyplot.subplots(figsize=(8, 5))
     axes.axhline(np.exp(dense.mean()), color="0.5", linestyle=":", label="dense")
@@ -195,6 +196,8 @@ def drawn(dense: np.ndarray, found: dict[str, dict[float, np.ndarray]], picture:
         )  # fmt: skip
     axes.set(xlabel="key/value groups removed (%)", ylabel="perplexity (log scale)", yscale="log")
     axes.legend(fontsize=8)
+    for which in (axes.yaxis.set_major_formatter, axes.yaxis.set_minor_formatter):
+        which(StrMethodFormatter("{x:.0f}"))
     figure.tight_layout()
     figure.savefig(picture, dpi=120)
 
