@@ -11,6 +11,7 @@ from headwise.prune.report.formats import fixed, number
 
 WIDEST = 600
 LARGEST, SMALLEST = 40, 13
+STAGGER = 11.0
 MARGIN_LEFT, MARGIN_TOP, MARGIN_END = 34.0, 22.0, 34.0
 
 
@@ -87,13 +88,16 @@ def _head_map(
     kept = {layer: sum(h.kept for h in heads if h.layer == layer) for layer in layers}
     ends = [f"{kept[layer]}" for layer in layers] if any(not h.kept for h in heads) else []
     width = MARGIN_LEFT + across * pitch + (0 if layers_across else MARGIN_END)
-    height = MARGIN_TOP + down * pitch + (18 if layers_across and ends else 2)
+    # Numbers of two digits under narrow columns touch one another: every second one stands lower.
+    crowded = layers_across and bool(ends) and pitch < 18
+    height = MARGIN_TOP + down * pitch + (18 if layers_across and ends else 2) + (STAGGER if crowded else 0)
     step = 1 if pitch >= 18 else 2 if pitch >= 14 else 4
     middle = pitch / 2 + 4
     columns = [Mark(MARGIN_LEFT + (i + 0.5) * pitch, 14.0, column_names[i]) for i in range(0, across, step)]
     rows = [Mark(MARGIN_LEFT - 8, MARGIN_TOP + i * pitch + middle, row_names[i]) for i in range(0, down, step)]
     if layers_across:
-        left = [Mark(MARGIN_LEFT + (i + 0.5) * pitch, height - 4, text) for i, text in enumerate(ends)]
+        places = [height - 4 - (STAGGER if crowded and i % 2 == 0 else 0) for i in range(len(ends))]
+        left = [Mark(MARGIN_LEFT + (i + 0.5) * pitch, places[i], text) for i, text in enumerate(ends)]
     else:
         left = [Mark(width - MARGIN_END + 10, MARGIN_TOP + i * pitch + middle, t) for i, t in enumerate(ends)]
     return HeadMap(
