@@ -125,7 +125,10 @@ class Evidence:
                 f"{source}: {wrong[0]} has {arrays[wrong[0]].shape} for {len(heads)} heads; the files do not "
                 "belong together"
             )
-        return cls(heads, arrays, document.get("facts", {}))
+        facts = document.get("facts", {})
+        if not isinstance(facts, dict):
+            raise BadInput(f"{source / _FACTS}: facts: expected an object; restore the file or run again")
+        return cls(heads, arrays, facts)
 
 
 def _per_head(name: str) -> bool:

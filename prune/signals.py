@@ -57,8 +57,8 @@ def uninterrupted() -> Iterator[None]:
     """An interruption inside the block waits for its end; processes started in it do not hear Ctrl-C at all.
 
     >>> try:
-    ...     with uninterrupted():
-    ...         os.kill(os.getpid(), signal.SIGINT)
+    ...     with interrupting(), uninterrupted():
+    ...         os.kill(os.getpid(), signal.SIGTERM)
     ...         print("done")
     ... except KeyboardInterrupt:
     ...     print("interrupted")

@@ -75,7 +75,7 @@ def chosen(points: Sequence[Point], which: Which) -> list[Point]:
     """The points, with who is on the front and who is to be cut.
 
     >>> made = [
-    ...     Point(f, h, Path(), 0.9, drop, None, None, drop) for f, h, drop in ((0.2, 2, 0.1), (0.4, 4, 0), (0.6, 6, 0.2))
+    ...     Point(f, h, Path(), 0.9, drop, None, None, drop) for f, h, drop in ((0.2, 2, 0.1), (0.4, 4, 0.0), (0.6, 6, 0.2))
     ... ]
     >>> [point.chosen for point in chosen(made, "front")], [point.front for point in chosen(made, [0.2])]
     ([False, True, True], [False, True, True])

@@ -72,8 +72,8 @@ def relative_error(
 def unrepaired(weight: np.ndarray, gone: np.ndarray, second: np.ndarray, size: float) -> float:
     """The relative error where nothing makes up for the removed columns: a product of these alone.
 
-    >>> unrepaired(np.ones((1, 2)), np.array([1]), np.diag([4.0, 1.0]), 5.0) ** 2
-    0.2
+    >>> unrepaired(np.ones((1, 2)), np.array([1]), np.diag([4.0, 1.0]), 4.0)
+    0.5
     """
     return float(np.sqrt(squared(weight[:, gone], second[np.ix_(gone, gone)]) / size)) if size > 0 else 0.0
 

@@ -127,8 +127,6 @@ def _file(folder: Path, name: str) -> dict[str, Any]:
 
 def _evidence(folder: Path) -> Evidence:
     found = Evidence.load(folder)
-    if not isinstance(found.facts, dict):
-        raise BadInput(f"{folder / 'evidence.json'}: facts: expected an object; restore the file or run again")
     check_shape(folder / "evidence.json", found.facts, "evidence/evidence.json")
     check_arrays(folder, found.arrays, len(found.heads))
     return found

@@ -20,6 +20,18 @@ PROGRAM = [sys.executable, "-c", "import sys; from headwise.prune.cli import mai
 ENDINGS = [signal.SIGTERM, signal.SIGHUP]
 
 
+@pytest.fixture(autouse=True)
+def heard():
+    """Signals as a terminal leaves them: a suite in the background, or under nohup, ignores some."""
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, *ENDINGS)}
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    for number in ENDINGS:
+        signal.signal(number, signal.SIG_DFL)
+    yield
+    for number, handler in before.items():
+        signal.signal(number, handler)
+
+
 @pytest.mark.parametrize("number", ENDINGS)
 def test_a_request_to_end_is_an_interruption(number, capsys, monkeypatch):
     cleared = []
@@ -168,7 +180,8 @@ def test_quiet_is_quiet_also_where_the_hub_cannot_be_reached(tmp_path):
         "    from huggingface_hub.utils import logging as hub\n"
         "    hub.get_logger('huggingface_hub.utils._http').warning('Retrying in 1s')"
     )
-    env = os.environ | {"HF_HOME": str(tmp_path)}
+    # What the program has set in this process while it was quiet is not to speak for that one.
+    env = {name: value for name, value in os.environ.items() if name != "HF_HUB_VERBOSITY"} | {"HF_HOME": str(tmp_path)}
     said = [
         subprocess.run(
             [sys.executable, "-c", say.format(quiet=quiet)], capture_output=True, text=True, check=True, env=env
