@@ -41,12 +41,17 @@ def _intervention(role: str, said: Mapping[str, Any]) -> Intervention:
         says=str(said.get("says") or ""),
         measured=str(said.get("measured") or said.get("probe") or ""),
         heads=tuple(said.get("heads") or ()),
-        effect=said.get("effect"),
-        low=others.get("low"),
-        high=others.get("high"),
+        effect=_number(said.get("effect")),
+        low=_number(others.get("low")),
+        high=_number(others.get("high")),
         draws=said.get("draws"),
-        p=said.get("p"),
+        p=_number(said.get("p")),
     )
+
+
+def _number(value: float | int | None) -> float | None:
+    """JSON writes whole numbers without a point."""
+    return None if value is None else float(value)
 
 
 def _role(folder: Folder, heads: Sequence[Head], name: str) -> Role:
