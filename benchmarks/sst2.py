@@ -50,7 +50,7 @@ METHODS = {
     "unscaled, repair alone": (UNSCALED, REPAIR),
     "gradient": ({"kind": "gradient"}, NONE),
     "gradient + repair": ({"kind": "gradient"}, REPAIR),
-    "gradient + values refitted": ({"kind": "gradient"}, REFITTED),
+    "gradient + default repair": ({"kind": "gradient"}, REFITTED),
     "by tokens' gradient + repair": ({"kind": "reconstruction", "weight": "gradient", "scaled": False}, REPAIR),
     "by nothing + repair": ({"kind": "reconstruction", "weight": "none"}, REPAIR),
     "fisher + repair": ({"kind": "fisher"}, REPAIR),
@@ -71,8 +71,8 @@ METHODS = {
     "ablation + repair": ({"kind": "ablation"}, REPAIR),
 }  # fmt: skip
 DEFAULT, MICHEL = "default", "gradient"
-MAIN = ["default", "unscaled, values refitted", "unscaled, values kept", "unscaled, repair alone", "gradient",
-        "gradient + repair", "by tokens' gradient + repair", "by nothing + repair", "fisher + repair"]  # fmt: skip
+MAIN = ["default", "unscaled, values kept", "unscaled, repair alone", "gradient", "gradient + repair",
+        "gradient + default repair", "by tokens' gradient + repair", "by nothing + repair", "fisher + repair"]  # fmt: skip
 
 
 def logits_of(model: torch.nn.Module, found: object, count: int) -> np.ndarray:
