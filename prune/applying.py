@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
-from itertools import islice
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +13,7 @@ from headwise.analysis.embedded_text import embedded_corpus
 from headwise.analysis.errors import BadInput
 from headwise.analysis.sites import find_sites
 from headwise.analysis.synthetic import synthetic_inputs
+from headwise.prune.carving import proving
 from headwise.prune.checkpoint import save
 from headwise.prune.growth import tell_growth
 from headwise.prune.importance.calibration import Calibration
@@ -29,7 +30,7 @@ from headwise.prune.twin import twin
 
 log = logging.getLogger("headwise")
 
-_PROOF_TEXTS, _PROOF_BATCHES = 16, 2
+_PROOF_LENGTH = 128
 
 
 def apply_plan(
@@ -82,10 +83,9 @@ def apply_plan(
         repair = recipe.compensate.repair(Calibration(dense, sites, found, task=fitted, seed=recipe.seed), plan.remove)
     if recipe is None and not hasattr(opened.tokenizer, "all_special_ids"):
         # No images or clips come with the plan: any of the right shape show whether gate and cut agree.
-        inputs = [synthetic_inputs(dense)]
+        inputs: list[Mapping[str, Any]] = [synthetic_inputs(dense)]
     else:
-        some = batches(texts.sample(_PROOF_TEXTS, 0), opened.tokenizer, model=dense, batch_size=8, max_length=128)
-        inputs = [batch.inputs for batch in islice(some, _PROOF_BATCHES)]
+        inputs = proving(dense, sites, texts, opened.tokenizer, _PROOF_LENGTH)
     smaller = cut(twin(dense, sites.values()), plan, inputs=inputs[0])
     proof = prove(dense, smaller, plan.remove, inputs)
     require(proof)

@@ -11,7 +11,7 @@ from typing import Any
 from torch import nn
 
 from headwise.analysis.batching import batches
-from headwise.analysis.sites import find_sites
+from headwise.analysis.sites import Site
 from headwise.analysis.texts import Corpus
 from headwise.prune.compensation.undo import given_back
 from headwise.prune.importance.calibration import Calibration
@@ -25,7 +25,7 @@ Facts = dict[str, Any]
 
 #: What is kept of a comparison from before the training.
 _UNTRAINED = ("dense", "cut", "drop", "interval", "upper", "p")
-_PROOF_BATCHES = 2
+_PROOF_BATCHES, _PROOF_SIZE = 2, 8
 
 
 @dataclass(frozen=True)
@@ -70,18 +70,20 @@ def carve(
         whole = apart or recipe.recover.kind != "none"
         copied = copy.deepcopy(dense) if whole else twin(dense, calibration.sites.values())
         smaller = cut(copied, plan, inputs=inputs).eval()
-        proof = known(lambda: _proof(dense, smaller, plan, texts, tokenizer, how))
+        proof = known(lambda: prove(
+            dense, smaller, plan.remove, proving(dense, calibration.sites, texts, tokenizer, how["max_length"])
+        ))  # fmt: skip
     require(proof)
     return Carved(smaller, {"schema": 1, **repair}, proof)
 
 
-def _proof(
-    dense: nn.Module, smaller: nn.Module, plan: Plan, texts: Corpus, tokenizer: Any, how: Mapping[str, Any]
-) -> Facts:
-    some = texts.sample(2 * _PROOF_BATCHES * 4, 0)
-    found = batches(some, tokenizer, model=dense, batch_size=8, max_length=how["max_length"])
-    first = [lightened(batch, find_sites(dense).values()).inputs for batch in islice(found, _PROOF_BATCHES)]
-    return prove(dense, smaller, plan.remove, first)
+def proving(
+    dense: nn.Module, sites: Mapping[str, Site], texts: Corpus, tokenizer: Any, max_length: int | None
+) -> list[Mapping[str, Any]]:
+    """Inputs on which gate and cut are compared: a few real batches, no larger than what they leave behind may be."""
+    some = texts.sample(_PROOF_BATCHES * _PROOF_SIZE, 0)
+    found = batches(some, tokenizer, model=dense, batch_size=_PROOF_SIZE, max_length=max_length)
+    return [lightened(batch, sites.values()).inputs for batch in islice(found, _PROOF_BATCHES)]
 
 
 def recover(recipe: Recipe, calibration: Calibration, smaller: nn.Module, untrained: Callable[[], Facts]) -> Facts:
