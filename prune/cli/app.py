@@ -97,10 +97,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 sys.stdout.flush()
         except SystemExit as left:
             # Not standalone, typer leaves this way only where the reader has closed the pipe (`| head`), with 1.
-            return 0 if isinstance(left.__context__, OSError) else _code(left)
+            if not isinstance(left.__context__, OSError):
+                return _code(left)
+            discard(sys.stdout)
+            return 0
         except BrokenPipeError:
             # The same, seen late.
-            discard()
+            discard(sys.stdout)
             return 0
         except (KeyboardInterrupt, typer.Abort):
             code = 130

@@ -8,7 +8,7 @@ import logging
 import os
 import sys
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TextIO
 
 from headwise.analysis.errors import BadInput
 from headwise.prune.recipe_errors import printable
@@ -29,7 +29,7 @@ def _printing() -> Iterator[None]:
     except BrokenPipeError:
         raise  # a reader that has seen enough
     except OSError as error:
-        discard()
+        discard(sys.stdout)
         raise Unprinted(f"the result cannot be printed: {error.strerror or error}") from error
 
 
@@ -75,10 +75,12 @@ def complain(message: str) -> None:
 
 
 def _say(text: str) -> None:
-    # Nobody may be listening (`2>&-`, a full disk): the exit code tells it all the same.
-    with contextlib.suppress(OSError):
+    try:
         sys.stderr.write(text)
         sys.stderr.flush()
+    except OSError:
+        # Nobody is listening (`2>&-`, a full disk): the exit code tells it all the same.
+        discard(sys.stderr)
 
 
 @contextlib.contextmanager
@@ -110,9 +112,11 @@ def streams() -> Iterator[None]:
             stream.close()
 
 
-def discard() -> None:
-    """Drop what stdout still holds: Python would complain once more when it closes it."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+def discard(stream: TextIO) -> None:
+    """Drop what a stream still holds: Python would complain once more, or exit with 120, when it closes it."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, stream.fileno())
+    os.close(nowhere)
 
 
 def table(title: str, columns: Sequence[str], rows: Sequence[Sequence[object]]) -> Table:
