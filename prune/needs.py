@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,7 @@ from headwise.analysis.capture import MEMORY
 from headwise.analysis.errors import BadInput
 from headwise.analysis.portions import map_bytes
 from headwise.analysis.projections import output_weight
-from headwise.analysis.sites import Site, find_sites
+from headwise.analysis.sites import Site
 from headwise.prune.chance import DRAWS, TEXTS
 from headwise.prune.drift import TEXTS as DRIFT_TEXTS
 from headwise.prune.generation_speed import generates
@@ -106,6 +106,10 @@ class Needs:
     def weights(self) -> int:
         """Bytes of the weights."""
         return self.width * sum(p.numel() for p in self.model.parameters())
+
+    def little(self) -> bool:
+        """Whether weights and moments, which no text makes larger, fit wherever the model does."""
+        return self.weights() + self.moments() < _SMALL
 
     def moments(self) -> int:
         """Bytes of the sums that scores and repair rest on: they grow with the square of the width."""
@@ -271,13 +275,16 @@ def _operations_per_second(dtype: torch.dtype, size: int = 256) -> float:
     return 2.0 * size**3 / best
 
 
-def needs_of(recipe: Recipe, model: nn.Module, material: Material, reader: Any) -> Needs | None:
-    """What a run takes of a model that is open; None where its inputs are no texts."""
+def needs_of(
+    recipe: Recipe, model: nn.Module, sites: Mapping[str, Site], material: Material, reader: Any
+) -> Needs | None:
+    """What a run takes of a model that is open; None where it is little, or the inputs are no texts."""
     if any(parameter.is_meta for parameter in model.parameters()):
         return None  # put out to disk: nothing of it is held
-    texts = Texts.of(material, recipe, model, reader)
-    width = next(model.parameters()).element_size()
-    return None if texts is None else Needs(recipe, model, find_sites(model), width, texts)
+    needs = Needs(recipe, model, sites, next(model.parameters()).element_size(), Texts(0, 0, 0.0, 0))
+    # Before any text is looked at: most models are small.
+    texts = None if needs.little() else Texts.of(material, recipe, model, reader)
+    return None if texts is None else replace(needs, texts=texts)
 
 
 def free_memory() -> int | None:
@@ -312,7 +319,7 @@ def require_memory(needs: Needs | None) -> None:
     Raises:
         BadInput: with what would be needed for what, and what does without.
     """
-    if needs is None or needs.weights() + needs.moments() < _SMALL:
+    if needs is None or needs.little():
         return
     part = needs.memory()
     surely = part["moments"] + part["weights_of_the_cut_model"]

@@ -31,12 +31,11 @@ from headwise.prune.importance.calibration import Calibration
 from headwise.prune.inspection import run_folder
 from headwise.prune.latency import Latency
 from headwise.prune.latency_use import TABLE, beside_forecast, latency_of, with_table
-from headwise.prune.material import Material, gather
+from headwise.prune.material import Material
 from headwise.prune.native import native_reason
-from headwise.prune.needs import needs_of, require_memory
 from headwise.prune.opening import Opened, open_checkpoint
 from headwise.prune.plan import Plan
-from headwise.prune.reached import require_loss, require_reached
+from headwise.prune.preparing import gathered
 from headwise.prune.recipe import Recipe, check_against
 from headwise.prune.report.doubt import doubt
 from headwise.prune.representatives import represented
@@ -108,11 +107,7 @@ def run(
         check_against(recipe, sites, opened.model)
         taken = latency_of(recipe, opened, sites, stages.work / TABLE)
         latency = None if taken is None else stages.saved(TABLE, partial(copy.copy, taken), Latency)
-        material = gather(recipe.data, recipe.seed)
-        require_reached(opened.model, opened.tokenizer, sites, material.calibration)
-        require_loss(opened.model, opened.tokenizer, recipe.score, material.calibration)
-        material = material.measured(opened.model, opened.tokenizer, recipe.data.max_length, recipe.task)
-        require_memory(needs_of(recipe, opened.model, material, opened.tokenizer))
+        material = gathered(recipe, opened, sites)
         undecided = not (stages.work / "plan.json").exists()
         stages.text("recipe.yaml", with_table(recipe).resolved_yaml, lambda was: undecided and _measures(was, recipe))
         made = stages.json("environment.json", lambda: _environment(recipe, opened, material))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,7 +10,7 @@ from headwise.analysis.analyze import analyze
 from headwise.analysis.batching import batches
 from headwise.analysis.errors import BadInput
 from headwise.analysis.evidence import Evidence
-from headwise.analysis.sites import find_sites
+from headwise.analysis.sites import Site, find_sites
 from headwise.prune.deciding import Judge
 from headwise.prune.environment import environment
 from headwise.prune.importance.calibration import Calibration
@@ -78,11 +78,7 @@ def prepare(
     for one in (recipe, *also):
         check_against(one, sites, opened.model)
     latency = latency_of(recipe, opened, sites)
-    material = gather(recipe.data, recipe.seed)
-    require_reached(opened.model, opened.tokenizer, sites, material.calibration)
-    require_loss(opened.model, opened.tokenizer, recipe.score, material.calibration)
-    material = material.measured(opened.model, opened.tokenizer, recipe.data.max_length, recipe.task)
-    require_memory(needs_of(recipe, opened.model, material, opened.tokenizer))
+    material = gathered(recipe, opened, sites)
     made = environment(seed=recipe.seed, model=opened.facts, texts=material.facts())
     material, selection = material.parts(recipe.seed) if recipe.searched else (material, None)
     how: dict[str, Any] = {"batch_size": recipe.data.batch_size, "max_length": recipe.data.max_length}
@@ -94,3 +90,18 @@ def prepare(
     tried = None if selection is None else batches(selection, opened.tokenizer, model=opened.model, **how)
     judge = None if selection is None else Judge(fitted, selection, tried)
     return Prepared(opened, material, calibration, judge, made, how, latency)
+
+
+def gathered(recipe: Recipe, opened: Opened, sites: Mapping[str, Site]) -> Material:
+    """The texts of a recipe, after all that can be told by them and the model before anything is measured.
+
+    Raises:
+        BadInput: texts that cannot be had, sites or a loss that they do not come by, or too little memory.
+    """
+    model, tokenizer = opened.model, opened.tokenizer
+    material = gather(recipe.data, recipe.seed)
+    require_reached(model, tokenizer, sites, material.calibration)
+    require_loss(model, tokenizer, recipe.score, material.calibration)
+    material = material.measured(model, tokenizer, recipe.data.max_length, recipe.task)
+    require_memory(needs_of(recipe, model, sites, material, tokenizer))
+    return material
