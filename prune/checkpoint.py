@@ -11,6 +11,7 @@ import transformers
 from torch import nn
 
 from headwise.analysis.errors import BadInput, first_line
+from headwise.analysis.identity import weights_hash
 from headwise.analysis.sites import read_record
 from headwise.prune.card import card
 from headwise.prune.check import check_edits
@@ -73,6 +74,23 @@ def load(id_or_folder: str | Path, *, cls: type | None = None, **from_pretrained
     model.__class__ = stock
     _whole(model, name, loading, same_class=cls is None or cls.__name__ == (record or {}).get("class"))
     return model.eval()
+
+
+def read_back(folder: Path, like: nn.Module, weights: str) -> nn.Module:
+    """A checkpoint that was just written, as a new process would get it.
+
+    Args:
+        folder: where it is.
+        like: a model of its class, in its precision.
+        weights: hash of the weights that were written.
+
+    Raises:
+        BadInput: what was read is something else.
+    """
+    again: nn.Module = load(folder, cls=type(like), dtype=next(like.parameters()).dtype)
+    if weights_hash(again) != weights:
+        raise BadInput(f"{folder}: the checkpoint read back differs from the one written; is the disk failing?")
+    return again
 
 
 def save(

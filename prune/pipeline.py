@@ -21,7 +21,7 @@ from headwise.analysis.identity import weights_hash
 from headwise.analysis.sites import Site, find_sites
 from headwise.prune.carving import carve, recover
 from headwise.prune.chance import by_chance
-from headwise.prune.checkpoint import load, save
+from headwise.prune.checkpoint import read_back, save
 from headwise.prune.deciding import Judge, decide
 from headwise.prune.drift import head_drift
 from headwise.prune.environment import environment, now, unchanged
@@ -270,10 +270,7 @@ class _Checkpoint:
         Raises:
             BadInput: if what was read back is not what was written.
         """
-        again: nn.Module = load(folder, cls=type(self.model), dtype=next(self.model.parameters()).dtype)
-        if weights_hash(again) != weights_hash(self.model):
-            raise BadInput(f"{folder}: the checkpoint read back differs from the one written; is the disk failing?")
-        return again
+        return read_back(folder, self.model, weights_hash(self.model))
 
 
 def _serving(model: nn.Module) -> dict[str, Any]:

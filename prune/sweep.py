@@ -12,9 +12,8 @@ import torch
 
 from headwise.analysis.errors import BadInput
 from headwise.analysis.evidence import Evidence
-from headwise.analysis.identity import weights_hash
 from headwise.analysis.progress import track
-from headwise.prune.checkpoint import load
+from headwise.prune.checkpoint import load, read_back
 from headwise.prune.deciding import decide, plan_of, steadiness
 from headwise.prune.environment import unchanged
 from headwise.prune.folder import check_place, settled
@@ -264,21 +263,17 @@ class _Sweep:
             self.stages.replace_json(f"{_name(share)}/recovery.json", found["recovery"])
             self.stages.replace_json(f"{_name(share)}/accuracy.json", found["accuracy"])
         fresh = self._folder(share) / "checkpoint.new"
-        if weights_hash(self._opened(fresh)) != found["weights"]:
-            raise BadInput(f"{fresh}: the checkpoint read back differs from the one written; is the disk failing?")
+        read_back(fresh, self.ready.opened.model, found["weights"])
         # Last: where it is, the budget is cut.
         fresh.rename(fresh.with_name("checkpoint"))
 
-    def _opened(self, checkpoint: Path) -> Any:
-        dense = self.ready.opened.model
-        first = next(dense.parameters())
-        return load(checkpoint, cls=type(dense), dtype=first.dtype).to(first.device)
-
     def _speed(self, share: float) -> dict[str, Any]:
-        grid = self.recipe.speed
+        grid, dense = self.recipe.speed, self.ready.opened.model
+        first = next(dense.parameters())
+        smaller = load(self._folder(share) / "checkpoint", cls=type(dense), dtype=first.dtype).to(first.device)
         return compare_speed(
-            self.ready.opened.model, self._opened(self._folder(share) / "checkpoint"), batches=grid.batches,
-            lengths=grid.lengths, rounds=grid.rounds, seconds=grid.seconds, seed=self.recipe.seed,
+            dense, smaller, batches=grid.batches, lengths=grid.lengths, rounds=grid.rounds, seconds=grid.seconds,
+            seed=self.recipe.seed,
         )  # fmt: skip
 
     def _folder(self, share: float) -> Path:
