@@ -27,12 +27,12 @@ _KEYS: dict[str, dict[str, str]] = {
 }
 
 
-def check_edits(model: nn.Module, edits: Sequence[Mapping[str, Any]]) -> None:
+def check_edits(model: nn.Module, edits: Sequence[Any]) -> None:
     """Nothing, if the edits can be applied to a model from first to last; the model is only read.
 
     Args:
         model: the model as it is before the first edit, on any device.
-        edits: as `headwise.prune.edits` describes them, computed here or read from a file.
+        edits: as `headwise.prune.edits` describes them, computed here or read from a file, which may hold anything.
 
     Raises:
         BadInput: for the first edit of an unknown kind, with keys or values of the wrong type, for a module or
