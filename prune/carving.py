@@ -6,6 +6,7 @@ import copy
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from itertools import islice
+from pathlib import Path
 from typing import Any
 
 from torch import nn
@@ -19,6 +20,7 @@ from headwise.prune.plan import Plan
 from headwise.prune.proof import lightened, prove, require
 from headwise.prune.recipe import Recipe
 from headwise.prune.surgery import cut
+from headwise.prune.trained import trained
 from headwise.prune.twin import twin
 
 Facts = dict[str, Any]
@@ -86,7 +88,9 @@ def proving(
     return [lightened(batch, sites.values()).inputs for batch in islice(found, _PROOF_BATCHES)]
 
 
-def recover(recipe: Recipe, calibration: Calibration, smaller: nn.Module, untrained: Callable[[], Facts]) -> Facts:
+def recover(
+    recipe: Recipe, calibration: Calibration, smaller: nn.Module, untrained: Callable[[], Facts], kept: Path
+) -> Facts:
     """Train a cut model in place as the recipe says; what `recovery.json` tells, or {} if nothing is to be trained.
 
     Args:
@@ -94,10 +98,15 @@ def recover(recipe: Recipe, calibration: Calibration, smaller: nn.Module, untrai
         calibration: the dense model, the task and the texts that decided, on which it is trained.
         smaller: the cut model.
         untrained: compares it with the dense model on the texts that judge, before it is trained.
+        kept: the file where trained weights wait for the checkpoint; those that are there are taken.
     """
     if recipe.recover.kind == "none":
         return {}
-    before = {name: value for name, value in untrained().items() if name in _UNTRAINED}
-    dense, task, texts = calibration.model, calibration.task, calibration.batches
-    trained = recipe.recover.train(dense, smaller, task, texts, seed=recipe.seed)
-    return {"schema": 1, **trained, "untrained": before}
+
+    def train() -> Facts:
+        before = {name: value for name, value in untrained().items() if name in _UNTRAINED}
+        dense, task, texts = calibration.model, calibration.task, calibration.batches
+        told = recipe.recover.train(dense, smaller, task, texts, seed=recipe.seed)
+        return {"schema": 1, **told, "untrained": before}
+
+    return trained(smaller, kept, train)

@@ -24,6 +24,7 @@ from headwise.prune.preparing import Prepared, prepare
 from headwise.prune.recipe import Recipe
 from headwise.prune.signals import uninterrupted
 from headwise.prune.tasks import Outcome, compare
+from headwise.prune.trained import FILE as TRAINED
 
 log = logging.getLogger("headwise")
 
@@ -54,7 +55,7 @@ class Judging:
         Args:
             plan: which heads go.
             told: `accuracy` of the same plan, gated.
-            place: the checkpoint's folder.
+            place: the checkpoint's folder; trained weights are kept beside it until somebody has that checkpoint.
 
         Returns:
             `proof`, `weights` (their hash) and, where the recipe trains, `recovery` and `accuracy` after it.
@@ -66,10 +67,10 @@ class Judging:
         tokenizer, calibration = ready.opened.tokenizer, ready.calibration
         carved = carve(recipe, calibration, plan, ready.material.calibration, tokenizer, ready.how)
         found: dict[str, Any] = {"proof": carved.proof}
-        trained = recover(recipe, calibration, carved.model, lambda: dict(told))
-        if trained:
+        learnt = recover(recipe, calibration, carved.model, lambda: dict(told), place.with_name(TRAINED))
+        if learnt:
             outcome = calibration.task.judge(carved.model, ready.material.evaluation)
-            found |= {"recovery": trained, "accuracy": self._compared(outcome, "cut")}
+            found |= {"recovery": learnt, "accuracy": self._compared(outcome, "cut")}
         facts = {"plan": plan.model_dump(mode="json", by_alias=True), "base": ready.opened.name}
         save(carved.model, place, processor=tokenizer, facts=facts, overwrite=True)
         return {**found, "weights": weights_hash(carved.model)}

@@ -44,6 +44,7 @@ from headwise.prune.stages import Stages
 from headwise.prune.tasks import Outcome, choose_task, compare
 from headwise.prune.tasks.agreement import FittedAgreement, token_divergence
 from headwise.prune.tasks.text_classification import is_classifier, pad_known
+from headwise.prune.trained import FILE as TRAINED
 
 log = logging.getLogger("headwise")
 
@@ -154,12 +155,11 @@ def _carry_out(
     )  # fmt: skip
     smaller, proof = carved.model, carved.proof
     stages.json("compensation.json", lambda: carved.repair)
-    # Trained weights are saved with the checkpoint only, so a resumed run trains again, from the same seed.
-    trained = recover(recipe, calibration, smaller, lambda: compare(
+    told = recover(recipe, calibration, smaller, lambda: compare(
         before, fitted.judge(smaller, material.evaluation), seed=recipe.seed
-    ))  # fmt: skip
-    if trained:
-        stages.replace_json("recovery.json", trained)
+    ), stages.work / TRAINED)  # fmt: skip
+    if told:
+        stages.replace_json("recovery.json", told)
 
     accuracy = stages.json("accuracy.json", lambda: {
         **_accuracy(recipe, fitted, dense, smaller, before, material),
@@ -181,6 +181,7 @@ def _carry_out(
         "environment.json", {**made, "serving": serving, "finished": now(), "cut_hash": weights_hash(smaller)}
     )
     write(stages.work)
+    (stages.work / TRAINED).unlink(missing_ok=True)
     return plan, smaller, evidence, accuracy, speed, proof
 
 

@@ -28,6 +28,7 @@ from headwise.prune.speed import compare_speed
 from headwise.prune.stability import stability
 from headwise.prune.stages import Stages
 from headwise.prune.sweep_points import Figures, Point, Which, chosen, figures
+from headwise.prune.trained import FILE as TRAINED
 
 log = logging.getLogger("headwise")
 
@@ -87,6 +88,8 @@ def sweep(
         # What was cut before an interruption stays, whichever budgets are chosen now.
         points = [replace(point, chosen=point.chosen or swept.is_cut(point.fraction)) for point in points]
         swept.cut({point.fraction: plans[point.fraction] for point in points if point.chosen}, errand, jobs)
+        for kept in stages.work.glob(f"*/{TRAINED}"):
+            kept.unlink()
         points = [replace(point, recovered=swept.recovered(point.fraction)) for point in points]
         listed = [asdict(point) | {"folder": str(point.folder)} for point in points]
         told = {"schema": 1, **swept.judged_by(), "path": swept.path, "points": listed}

@@ -22,6 +22,7 @@ from headwise.prune.held_out import parted
 from headwise.prune.recipe import Recipe
 from headwise.prune.recovery import RECOVERIES, Distil, FineTune, NoRecovery
 from headwise.prune.surgery import cut
+from headwise.prune.trained import FILE, trained
 from headwise.prune.training import Towards
 from tests.prune import tiny_run
 
@@ -241,25 +242,85 @@ def test_recipes_take_every_way():
     assert isinstance(Recipe.from_text("schema: 1\nscore: {kind: random}").recover, NoRecovery)
 
 
-@pytest.mark.slow
-def test_a_resumed_run_trains_to_the_same_weights(tmp_path, monkeypatch):
+TRAINED = "recover={kind: finetune, epochs: 2, rate: 0.002}"
+
+
+def made(tmp_path):
     tiny_run.checkpoint(tmp_path / "model")
     tiny_run.table(tmp_path / "texts.jsonl", rows=128)
-    change = "recover={kind: finetune, epochs: 2, rate: 0.002}"
-    recipe = Recipe.load("gradient", tiny_run.settings(tmp_path / "model", tmp_path / "texts.jsonl", change))
-    hashes, speed = [], pipeline._speed
+    return Recipe.load("gradient", tiny_run.settings(tmp_path / "model", tmp_path / "texts.jsonl", TRAINED))
+
+
+def test_a_resumed_run_does_not_train_again_what_was_trained(tmp_path, monkeypatch):
+    recipe, hashes, speed, train = made(tmp_path), [], pipeline._speed, FineTune.train
 
     def interrupted(recipe, dense, smaller):
-        """After the training; the first run ends here."""
+        """After the training; the first two runs end here."""
         hashes.append(weights_hash(smaller))
-        if len(hashes) == 1:
+        if len(hashes) < 3:
             raise KeyboardInterrupt
         return speed(recipe, dense, smaller)
 
+    def once(*args, **how):
+        monkeypatch.setattr(FineTune, "train", lambda *_, **__: pytest.fail("trained again"))
+        return train(*args, **how)
+
     monkeypatch.setattr(pipeline, "_speed", interrupted)
+    monkeypatch.setattr(FineTune, "train", once)
     with pytest.raises(KeyboardInterrupt):
         pipeline.run(recipe, output_dir=tmp_path / "run")
+    before = json.loads((tmp_path / "run.partial" / "recovery.json").read_text())
+    with pytest.raises(KeyboardInterrupt):
+        pipeline.run(recipe, output_dir=tmp_path / "run", resume=True)
     done = pipeline.run(recipe, output_dir=tmp_path / "run", resume=True)
     told = json.loads((done.folder / "recovery.json").read_text())
+    assert told == before
     assert told["loss"]["after"] < told["loss"]["before"], "else the weights are those of before"
-    assert hashes[0] == hashes[1] == weights_hash(load(done.folder / "checkpoint"))
+    assert hashes[0] == hashes[1] == hashes[2] == weights_hash(load(done.folder / "checkpoint"))
+    assert not list(done.folder.rglob(f"{FILE}*"))
+
+
+def test_a_training_broken_off_in_the_middle_begins_anew_and_says_so(tmp_path, monkeypatch, caplog):
+    recipe, train = made(tmp_path), FineTune.train
+
+    def interrupted(*_, **__):
+        monkeypatch.setattr(FineTune, "train", train)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(FineTune, "train", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        pipeline.run(recipe, output_dir=tmp_path / "run")
+    assert "begins at its first epoch if it is resumed" in caplog.text
+    done = pipeline.run(recipe, output_dir=tmp_path / "run", resume=True)
+    assert json.loads((done.folder / "recovery.json").read_text())["epochs"] == 2
+
+
+def test_kept_weights_are_taken_for_the_model_alone_that_was_trained(tmp_path, caplog):
+    file, calls = tmp_path / FILE, []
+
+    def model(seed):
+        torch.manual_seed(seed)
+        made = torch.nn.ModuleDict({"a": torch.nn.Linear(4, 4), "b": torch.nn.Linear(4, 4)})
+        made["b"].weight = made["a"].weight
+        return made
+
+    def training(this):
+        def train():
+            calls.append(this)
+            with torch.no_grad():
+                this["a"].weight.add_(1.0)
+            return {"loss": {"before": 2.0, "after": 0.1 + 0.2}, "text": "\u00e9"}
+
+        return train
+
+    first, second, other = model(0), model(0), model(1)
+    told = trained(first, file, training(first))
+    assert trained(second, file, training(second)) == told
+    assert weights_hash(second) == weights_hash(first)
+    assert second["a"].weight is second["b"].weight
+    trained(other, file, training(other))
+    assert calls == [first, other]
+    assert "trained from another model than this one" in caplog.text
+    file.write_bytes(file.read_bytes()[:100])
+    with pytest.raises(BadInput, match=r"trained\.safetensors is damaged .*delete it"):
+        trained(model(1), file, training(other))

@@ -25,6 +25,7 @@ from headwise.prune.cli.sweep import _table
 from headwise.prune.importance.fisher import QuadraticCosts
 from headwise.prune.plan import Plan
 from headwise.prune.recipe import Recipe
+from headwise.prune.recovery import FineTune
 from headwise.prune.report import write_sweep
 from headwise.prune.selection import Budget, Keep, select
 from headwise.prune.selection.path import walk
@@ -200,6 +201,11 @@ def test_chosen_budgets_are_trained_once_and_both_figures_shown(place, done, tmp
     def interrupted(*args, **kwargs):
         raise KeyboardInterrupt
 
+    # Before the checkpoint is there, then after it.
+    with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
+        patched.setattr(sweeping, "read_back", interrupted)
+        sweep(recipe(place, TRAINED), (0.25, 0.75), target, which=[0.75], resume=True)
+    monkeypatch.setattr(FineTune, "train", lambda *_, **__: pytest.fail("trained again"))
     monkeypatch.setattr(sweeping, "compare_speed", interrupted)
     with pytest.raises(KeyboardInterrupt):
         sweep(recipe(place, TRAINED), (0.25, 0.75), target, which=[0.75], resume=True)
@@ -208,6 +214,7 @@ def test_chosen_budgets_are_trained_once_and_both_figures_shown(place, done, tmp
     small, large = sweep(recipe(place, TRAINED), (0.25, 0.75), target, which=[0.75], resume=True)
     recovery, accuracy = told(target, 0.75, "recovery"), told(target, 0.75, "accuracy")
     assert recovery["loss"]["after"] < recovery["loss"]["before"], "else the weights are those of before"
+    assert not list(target.rglob("trained.safetensors*"))
     assert (accuracy["judged"], told(target, 0.25, "accuracy")["judged"]) == ("cut", "gated")
     before = told(place / "done", 0.75, "accuracy")
     assert (large.value, large.drop, large.upper) == (before["cut"]["value"], before["drop"], before["upper"])
