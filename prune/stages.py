@@ -8,7 +8,8 @@ import json
 import logging
 import os
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextvars import ContextVar
 from pathlib import Path
 from types import TracebackType
 from typing import IO, Any, Protocol
@@ -22,6 +23,23 @@ log = logging.getLogger("headwise")
 SUMS = "sums"
 # Files that say what a run is; without anything beyond them there is nothing to resume.
 _BEGINNING = {".lock", "recipe.yaml", "environment.json", "latency.json"}
+
+_lasting: ContextVar[bool] = ContextVar("lasting", default=True)
+
+
+@contextlib.contextmanager
+def passing() -> Iterator[None]:
+    """Inside the block nothing that is broken off stays: its folder goes away anyway, so nobody is sent there.
+
+    >>> with passing():
+    ...     _lasting.get()
+    False
+    """
+    token = _lasting.set(False)
+    try:
+        yield
+    finally:
+        _lasting.reset(token)
 
 
 class Undecided(BadInput):
@@ -105,7 +123,7 @@ class Stages:
                 # The lock goes last: until the folder has its name, nobody else may begin here.
                 publish(self.work, self.target)
                 (self.target / ".lock").unlink(missing_ok=True)
-        elif self._begun():
+        elif _lasting.get() and self._begun():
             also = ", also with another budget, reach or keep-rule" if issubclass(kind, Undecided) else ""
             log.warning("the finished stages are kept in %s; --resume goes on from there%s", self.work, also)
         else:

@@ -15,6 +15,7 @@ from headwise.prune.recipe import Recipe
 from headwise.prune.recipe_parts import Speed
 from headwise.prune.report.folder import read_json
 from headwise.prune.report.shapes import check_shape
+from headwise.prune.stages import passing
 from headwise.prune.sweep import sweep
 
 #: Files that tell times, or when and where; all others a repetition must give again, byte for byte.
@@ -50,7 +51,7 @@ def verify(folder: str | Path, *, device: str | None = None, trust_remote_code: 
     recipe, made = _asked(source)
     cut = [share for share, part in budgets.items() if _shards(source / part)]
     how: dict[str, Any] = {"device": device, "trust_remote_code": trust_remote_code}
-    with tempfile.TemporaryDirectory() as place:
+    with passing(), tempfile.TemporaryDirectory() as place:
         again = Path(place) / "again"
         if budgets:
             sweep(recipe, list(budgets), again, which=cut, **how)

@@ -19,7 +19,7 @@ from headwise.analysis.identity import weights_hash
 from headwise.analysis.sites import Site, find_sites
 from headwise.prune import judging, sweep_points, verifying
 from headwise.prune import sweep as sweeping
-from headwise.prune.checkpoint import load
+from headwise.prune.checkpoint import load, read_back
 from headwise.prune.cli import main
 from headwise.prune.cli.sweep import _table
 from headwise.prune.importance.fisher import QuadraticCosts
@@ -202,9 +202,10 @@ def test_chosen_budgets_are_trained_once_and_both_figures_shown(place, done, tmp
         raise KeyboardInterrupt
 
     # Before the checkpoint is there, then after it.
-    with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
-        patched.setattr(sweeping, "read_back", interrupted)
+    monkeypatch.setattr(sweeping, "read_back", interrupted)
+    with pytest.raises(KeyboardInterrupt):
         sweep(recipe(place, TRAINED), (0.25, 0.75), target, which=[0.75], resume=True)
+    monkeypatch.setattr(sweeping, "read_back", read_back)
     monkeypatch.setattr(FineTune, "train", lambda *_, **__: pytest.fail("trained again"))
     monkeypatch.setattr(sweeping, "compare_speed", interrupted)
     with pytest.raises(KeyboardInterrupt):

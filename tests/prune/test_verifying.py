@@ -8,7 +8,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from headwise.analysis.errors import BadInput
-from headwise.prune import Recipe, load, run
+from headwise.prune import Recipe, load, pipeline, run
 from headwise.prune.cli import main
 from headwise.prune.shipped import shipped
 from headwise.prune.verifying import verify
@@ -80,6 +80,23 @@ def test_weights_or_a_plan_that_somebody_changed_are_noticed(place, tmp_path, ca
     (changed / "plan.json").unlink()
     with pytest.raises(BadInput, match=r"plan\.json is missing"):
         verify(changed)
+
+
+@pytest.mark.parametrize("ending", [KeyboardInterrupt, BadInput])
+def test_a_repetition_that_is_broken_off_sends_nobody_to_a_folder_that_is_gone(
+    ending, place, monkeypatch, caplog, tmp_path
+):
+    def broken_off(*_):
+        raise ending
+
+    monkeypatch.setattr(pipeline, "_speed", broken_off)
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    monkeypatch.setattr("tempfile.tempdir", None)
+    with pytest.raises(ending):
+        verify(place / "run")
+    assert "are kept" not in caplog.text
+    assert str(tmp_path) not in caplog.text
+    assert list(tmp_path.iterdir()) == []
 
 
 # --- hostile input
