@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import math
 from collections import Counter
 from collections.abc import Sequence
@@ -15,6 +16,8 @@ from headwise.analysis.media import Media
 from headwise.analysis.media_tables import dataset_table, folder_table, kind_of
 from headwise.analysis.tables import FORMATS, Table, open_table, refuse_packed
 from headwise.analysis.texts import Corpus, Text
+
+log = logging.getLogger("headwise")
 
 Column = str | int
 #: Names that text columns usually go by, tried in this order when none is given.
@@ -106,7 +109,7 @@ def read_table(
     choices: Column | Sequence[Column] | None = None,
     header: bool | None = None,
 ) -> Corpus:
-    """The rows of a CSV, TSV, JSON-lines, JSON or parquet file.
+    """The rows of a CSV, TSV, JSON-lines, JSON or parquet file; JSON may hold whole columns as well.
 
     Columns are named, or numbered from 0 (-1 is the last) where a CSV or TSV has no header line. A file whose
     quotation marks are text keeps all its rows, and `notes` says so. Rows without text, without the asked
@@ -266,7 +269,20 @@ def _corpus(
     if not texts:
         raise BadInput(f"{source}: no usable row (skipped: {dict(skipped) or 'none'})")
     rows = len(firsts) + sum(table.skipped.values())
-    return Corpus(texts, source, dict(skipped), tuple(names), table.notes, rows)
+    notes = (*table.notes, *_columns_in_a_row(source, table.columns[where], firsts))
+    return Corpus(texts, source, dict(skipped), tuple(names), notes, rows)
+
+
+def _columns_in_a_row(source: str, column: str, firsts: Sequence[Any]) -> tuple[str, ...]:
+    """What to know where the only row holds a list, which may be a whole column as well as the words of one text."""
+    if len(firsts) != 1 or not isinstance(firsts[0], list) or len(firsts[0]) < 2:
+        return ()
+    note = (
+        f"the only row holds a list in {column!r}, read as the {len(firsts[0])} words of one text; if they are texts, "
+        "write a row for each, or whole columns to a .json file"
+    )
+    log.warning("%s: %s", source, note)
+    return (note,)
 
 
 def _guess_text(table: Table, source: str) -> str | int:

@@ -1,10 +1,9 @@
-"""Tables from files: CSV, TSV, JSON lines and parquet, as named columns."""
+"""Tables from files: CSV, TSV, JSON and parquet, as named columns."""
 
 from __future__ import annotations
 
 import csv
 import io
-import json
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -12,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from headwise.analysis.errors import BadInput
+from headwise.analysis.json_tables import json_columns
 
 #: What the suffixes mean.
 FORMATS = {
@@ -207,34 +207,9 @@ def _has_bare_quotes(rows: Sequence[Sequence[str]]) -> bool:
 
 
 def _json(path: Path, content: str) -> Table:
-    objects = _json_list(path, content) if content.lstrip().startswith("[") else _json_lines(path, content)
-    for i, item in enumerate(objects):
-        if not isinstance(item, dict):
-            raise BadInput(f"{path}: entry {i + 1} is {type(item).__name__}, expected an object with named fields")
-    if not objects:
-        raise BadInput(f"{path}: the file is empty")
-    columns = list(dict.fromkeys(key for item in objects for key in item))
-    return Table(columns, lambda i: [item.get(columns[i]) for item in objects])
-
-
-def _json_list(path: Path, content: str) -> list[Any]:
-    try:
-        found: list[Any] = json.loads(content)
-    except json.JSONDecodeError as error:
-        raise BadInput(f"{path}:{error.lineno}: not JSON: {error.msg}") from error
-    return found
-
-
-def _json_lines(path: Path, content: str) -> list[Any]:
-    found = []
-    # Not splitlines(): JSON strings may hold U+2028 and its like unescaped.
-    for number, line in enumerate(content.split("\n"), start=1):
-        if line.strip():
-            try:
-                found.append(json.loads(line))
-            except json.JSONDecodeError as error:
-                raise BadInput(f"{path}:{number}: not JSON: {error.msg}; expected an object a line") from error
-    return found
+    columns, notes = json_columns(path, content, lines=path.suffix.lower() != ".json")
+    names = list(columns)
+    return Table(names, lambda i: columns[names[i]], notes)
 
 
 def _parquet(path: Path) -> Table:

@@ -512,6 +512,74 @@ def test_json_words_are_joined_and_missing_fields_counted(tmp_path):
     assert found.skipped == {"empty text": 1}
 
 
+WHOLE = {"text": ["a b", "c d", "e"], "label": ["x", "y", "x"]}
+RECORDS = [dict(zip(WHOLE, row, strict=True)) for row in zip(*WHOLE.values(), strict=True)]
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        json.dumps(WHOLE),
+        json.dumps(WHOLE, indent=2),
+        pandas.DataFrame(WHOLE).to_json(),
+        pandas.DataFrame(WHOLE).to_json(orient="table"),
+        json.dumps({"data": RECORDS}, indent=1),
+        json.dumps({"version": "1.1", "data": RECORDS, "splits": ["a", "b"]}),
+        json.dumps({"train": RECORDS}),
+        json.dumps({"data": WHOLE}),
+        "\n".join(map(json.dumps, RECORDS)),
+        json.dumps(RECORDS),
+    ],
+)
+def test_json_may_hold_whole_columns_or_its_rows_by_name(tmp_path, content):
+    path = tmp_path / "a.json"
+    path.write_text(content)
+    found = read_source(str(path), label="label")
+    assert [(t.text, t.label) for t in found.texts] == [("a b", "x"), ("c d", "y"), ("e", "x")]
+    assert found.rows == 3
+    assert [note[:25] for note in found.notes] == (
+        ["the rows are those of 'da"] if '", "data"' in content or "schema" in content else []
+    )
+
+
+@pytest.mark.parametrize(
+    ("content", "match"),
+    [
+        (
+            {"text": ["a", "b"], "label": [1]},
+            r"its lists differ in length \('text' has 2, 'label' has 1\); expected a list",
+        ),
+        ({"train": RECORDS, "test": RECORDS}, "several tables, 'train', 'test'; write the one that is meant"),
+        ({"text": {"0": "a", "1": "b"}, "label": {"0": 1, "2": 0}}, "its columns have other rows; expected a list"),
+        ({"name": "mine", "texts": ["a", "b"]}, "which column holds the text"),
+        ({}, "the file is empty"),
+    ],
+)
+def test_json_that_is_no_table_is_refused_and_told_how(tmp_path, content, match):
+    path = tmp_path / "a.json"
+    path.write_text(json.dumps(content, indent=1))
+    with pytest.raises(BadInput, match=match):
+        read_table(path)
+    path.write_text('{"text": ["a",\n"b"')
+    with pytest.raises(BadInput, match=r"a\.json:2: not JSON: .*; expected a list of objects"):
+        read_table(path)
+
+
+@pytest.mark.parametrize("name", ["a.jsonl", "a.parquet", "b.json"])
+def test_a_single_row_that_may_be_whole_columns_is_told(tmp_path, name, caplog):
+    path = tmp_path / name
+    if name == "a.parquet":
+        pandas.DataFrame([WHOLE]).to_parquet(path)
+    else:
+        path.write_text(json.dumps(WHOLE | ({} if name == "a.jsonl" else {"name": "mine"})))
+    found = read_source(str(path))
+    assert [text.text for text in found.texts] == ["a b c d e"]
+    assert "the only row holds a list in 'text', read as the 3 words of one text" in found.notes[0]
+    assert found.notes[0] in caplog.text
+    path.write_text('{"text": "a"}\n' * 2) if name != "a.parquet" else pandas.DataFrame(RECORDS).to_parquet(path)
+    assert read_source(str(path)).notes == ()
+
+
 def test_columns_of_a_text_file_are_refused(tmp_path):
     path = tmp_path / "a.txt"
     path.write_text("one\n")
