@@ -38,20 +38,22 @@ SEQUENTIAL = {"kind": "sequential", "target": "output"}
 #: Least squares block by block alone; followed by the correction of the outputs; with values refitted in between (default).
 REPAIR = {"kind": "reconstruction", "values": "keep", "correct": "none"}
 CORRECTED, REFITTED = {"kind": "reconstruction", "values": "keep"}, {"kind": "reconstruction"}
-RECONSTRUCTION = {"kind": "reconstruction", "weight": "output"}
-#: As they were before costs were scaled to the gradients at the gates.
-UNSCALED = {**RECONSTRUCTION, "scaled": False}
+RECONSTRUCTION = {"kind": "reconstruction"}
+#: As they were before the outputs' gradient weighed them, and before that were scaled to the gradients at the gates.
+LABELS = {**RECONSTRUCTION, "loss": "labels"}
+UNSCALED = {**LABELS, "scaled": False}
 OUTPUTS = {"kind": "reconstruction", "weight": "gradient", "loss": "outputs"}
 #: name -> score, compensation. The first is the default; `gradient` alone is Michel's score.
 METHODS = {
     "default": (RECONSTRUCTION, REFITTED),
+    "by labels": (LABELS, REFITTED),
     "unscaled, values refitted": (UNSCALED, REFITTED),
     "unscaled, values kept": (UNSCALED, CORRECTED),
     "unscaled, repair alone": (UNSCALED, REPAIR),
     "gradient": ({"kind": "gradient"}, NONE),
     "gradient + repair": ({"kind": "gradient"}, REPAIR),
     "gradient + default repair": ({"kind": "gradient"}, REFITTED),
-    "by tokens' gradient + repair": ({"kind": "reconstruction", "weight": "gradient", "scaled": False}, REPAIR),
+    "by tokens' gradient + repair": ({**UNSCALED, "weight": "gradient"}, REPAIR),
     "by nothing + repair": ({"kind": "reconstruction", "weight": "none"}, REPAIR),
     "fisher + repair": ({"kind": "fisher"}, REPAIR),
     "gradient + corrected repair": ({"kind": "gradient"}, CORRECTED),
@@ -71,7 +73,7 @@ METHODS = {
     "ablation + repair": ({"kind": "ablation"}, REPAIR),
 }  # fmt: skip
 DEFAULT, MICHEL = "default", "gradient"
-MAIN = ["default", "unscaled, values kept", "unscaled, repair alone", "gradient", "gradient + repair",
+MAIN = ["default", "by labels", "unscaled, values kept", "unscaled, repair alone", "gradient", "gradient + repair",
         "gradient + default repair", "by tokens' gradient + repair", "by nothing + repair", "fisher + repair"]  # fmt: skip
 
 

@@ -33,15 +33,6 @@ DIRECTIONS = 16
 SAMPLE = 64
 
 
-def scores_texts(calibration: Calibration) -> bool:
-    """Whether the model's outputs are scores of whole texts: then one direction a text says much about all of them."""
-    for batch in calibration.batches:
-        with still(calibration.model), torch.no_grad():
-            logits = getattr(calibration.model(**batch.inputs), "logits", None)
-        return isinstance(logits, Tensor) and logits.ndim == 2 and len(logits) == len(batch.texts)
-    return False
-
-
 def correct(
     calibration: Calibration,
     lost: Mapping[Block, Sequence[int]],

@@ -75,11 +75,11 @@ class Reconstruct(BaseModel):
             BadInput: `weight: gradient` without a task, or a loss without gradient.
         """
         from headwise.prune.compensation.apply import lost_of
-        from headwise.prune.compensation.correction import correct, scores_texts
+        from headwise.prune.compensation.correction import correct
         from headwise.prune.compensation.values import read_values, refit_values
 
         lost = lost_of(calibration.sites, remove)
-        auto = "auto" in (self.correct, self.values) and bool(lost) and scores_texts(calibration)
+        auto = "auto" in (self.correct, self.values) and bool(lost) and calibration.scores_texts()
         asked = self.correct == "outputs" or (self.correct == "auto" and auto)
         reading = self.bias == "auto" and (self.values == "refit" or (self.values == "auto" and auto))
         wanted = calibration.outputs() if lost and asked else {}

@@ -99,6 +99,14 @@ class Calibration:
                 known.slopes.clear()
                 known.grouped = None
 
+    def scores_texts(self) -> bool:
+        """Whether the model's outputs are scores of whole texts (`outputs.scores_texts`), looked up once."""
+        from headwise.prune.importance.outputs import scores_texts
+
+        if "scores texts" not in self._passes:
+            self._passes["scores texts"] = scores_texts(self.model, self.batches)
+        return bool(self._passes["scores texts"])
+
     def outputs(self) -> dict[str, float]:
         """One forward pass: what the model puts out along each text's random direction, made once and remembered."""
         from headwise.prune.importance.outputs import outputs_of

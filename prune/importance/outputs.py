@@ -65,6 +65,15 @@ def put_out(model: nn.Module, batch: Batch) -> tuple[Tensor, bool]:
     return output, False
 
 
+def scores_texts(model: nn.Module, batches: Iterable[Batch]) -> bool:
+    """Whether a model's outputs are scores of whole texts: then one direction a text says much about all of them."""
+    for batch in batches:
+        with still(model), torch.no_grad():
+            logits = getattr(model(**batch.inputs), "logits", None)
+        return isinstance(logits, Tensor) and logits.ndim == 2 and len(logits) == len(batch.texts)
+    return False
+
+
 def outputs_of(model: nn.Module, batches: Iterable[Batch], seed: int = 0) -> dict[str, float]:
     """What a model puts out along each text's random direction, by the text's id."""
     found: dict[str, float] = {}

@@ -48,6 +48,10 @@ class Reconstruction(BaseModel):
     squared gradient at their gates. `scaled` sets each block's costs so that in sum its heads cost just that. `auto`
     does so unless the loss is that of many tokens' scores a text, whose gradients do not add up to anything.
 
+    Where the outputs score whole texts, `loss: auto` takes the gradient of the outputs themselves. That of the labels'
+    loss is next to nothing for texts that the model is sure of, as it is of texts that it was trained on: what is
+    felt would be what a few of the texts feel.
+
     All costs come from the dense model unless `recollect` says after how many heads the model, without them and
     repaired, is looked at again (`rounds.ranks_in_rounds`); then the order alone drives the selection.
 
@@ -64,7 +68,10 @@ class Reconstruction(BaseModel):
         default="output",
         description="what the loss's gradient weighs: tokens and output directions, directions alone, or nothing",
     )
-    loss: Loss = Field(default="labels", description=LOSSES)
+    loss: Loss | Literal["auto"] = Field(
+        default="auto",
+        description=f"{LOSSES}; `auto` takes the outputs if they score whole texts, else the task's loss",
+    )
     ridge: float = Field(default=1e-2, gt=0, le=10, description="added to the diagonal, in units of its mean")
     scaled: bool | Literal["auto"] = Field(
         default="auto",
@@ -111,13 +118,15 @@ class Reconstruction(BaseModel):
     def _costs(self, calibration: Calibration, grouped: bool = False) -> RepairCosts:
         # What `output` weighs by takes no moments of contexts: those are had from the forward pass.
         whole = self.weight == "gradient"
-        slopes = None
+        slopes, loss = None, self.loss
+        if loss == "auto":
+            loss = "outputs" if self.weight != "none" and calibration.scores_texts() else "labels"
         if self.weight != "none":
-            slopes = calibration.gradients(moments=whole, slopes=True, loss=self.loss, grouped=grouped)
-        contexts = calibration.moments(self.weight, self.loss, grouped)
+            slopes = calibration.gradients(moments=whole, slopes=True, loss=loss, grouped=grouped)
+        contexts = calibration.moments(self.weight, loss, grouped)
         scaled = bool(self.scaled)
-        if self.scaled == "auto" and self.loss != "outputs" and slopes is not None:
-            scaled = not slopes.token_scores
+        if self.scaled == "auto" and slopes is not None:
+            scaled = loss == "outputs" or not slopes.token_scores
         return RepairCosts(calibration.model, contexts, slopes, self.ridge, scaled=scaled)
 
 

@@ -8,7 +8,7 @@ from headwise.analysis.gates import contexts, gated
 from headwise.analysis.projections import output_bias, output_weight
 from headwise.analysis.sites import find_sites
 from headwise.analysis.texts import Text
-from headwise.prune.compensation.correction import correct, ridge_by_left_out, scores_texts
+from headwise.prune.compensation.correction import correct, ridge_by_left_out
 from headwise.prune.compensation.reconstruction import Reconstruct
 from headwise.prune.importance import Calibration
 from headwise.prune.importance.outputs import Outputs
@@ -203,12 +203,12 @@ def test_a_correction_does_not_depend_on_the_batches():
 def test_automatic_correction_asks_for_scores_of_whole_texts():
     from transformers import BertConfig, BertModel
 
-    assert scores_texts(calibration(classifier(), batched(16)))
+    assert calibration(classifier(), batched(16)).scores_texts()
     model = BertModel(BertConfig(vocab_size=50, initializer_range=0.4, **SIZES)).double().eval()
     found = calibration(model, batched(16))
-    assert not scores_texts(found)
+    assert not found.scores_texts()
     assert "correction" not in Reconstruct().repair(found, {"1": [0]})
-    assert not scores_texts(calibration(model, []))
+    assert not calibration(model, []).scores_texts()
 
 
 @pytest.mark.parametrize("bias", ["auto", "never"])

@@ -1,5 +1,6 @@
 """The cost after repair: equal to least squares for every set of heads."""
 
+import dataclasses
 import itertools
 from types import SimpleNamespace
 
@@ -130,7 +131,7 @@ def test_reconstruction_cost_on_a_model_equals_the_formula(name, weight):
     c = c - (w @ c / w.sum() if bias is not None else 0)
     second = (c * w[:, None]).T @ c / w.sum()
     inner = g.T @ g / len(ROWS) if weight != "none" else np.eye(32) / np.trace(matrix @ second @ matrix.T)
-    score = Reconstruction(weight=weight, scaled=weight != "none").score(calibration(model))
+    score = Reconstruction(weight=weight, loss="labels", scaled=weight != "none").score(calibration(model))
     head = np.arange(8, 16)
     expected = scale * brute_cost(second, matrix, inner, head, 1e-2)
     assert score.costs.start(blocks(model)["1"]).costs([(1,)])[0] == pytest.approx(expected, rel=1e-6)
@@ -236,6 +237,17 @@ def test_costs_are_scaled_unless_scores_are_of_tokens(name, tokens):
     assert drawn.start(blocks(context.model)["0"]).costs([unit])[0] != price
 
 
+@pytest.mark.parametrize(("name", "same", "other"), [("bert", "outputs", "labels"), ("llama", "labels", "outputs")])
+def test_scores_of_whole_texts_weigh_by_the_outputs_those_of_tokens_by_the_tasks_loss(name, same, other):
+    context = calibration(made(name))
+    found = [Reconstruction(loss=loss).score(context).costs for loss in ("auto", same, other)]
+    price, told, untold = (costs.start(blocks(context.model)["0"]).costs([(0, 1)])[0] for costs in found)
+    assert price == told != untold
+    if same == "outputs":
+        unlabelled = dataclasses.replace(context, task=None, _passes={})
+        assert Reconstruction().score(unlabelled).costs.start(blocks(context.model)["0"]).costs([(0, 1)])[0] == price
+
+
 def test_nothing_to_scale_by_is_refused():
     with pytest.raises(ValueError, match="weight: none does without"):
         Reconstruction(weight="none", scaled=True)
@@ -301,7 +313,7 @@ def test_of_wide_models_and_in_rounds_it_is_said_why_nothing_is_chosen_again(mon
 def test_in_rounds_every_head_goes_that_costs_least_in_the_repaired_and_cut_model():
     model = made("bert")
     before = {name: value.clone() for name, value in model.state_dict().items()}
-    score = Reconstruction(recollect=1, scaled=True).score(calibration(model))
+    score = Reconstruction(recollect=1, loss="labels", scaled=True).score(calibration(model))
     assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
     assert sorted(flat(score)) == list(range(1, 9))
     order = sorted((score[name][head], name, head) for name in score for head in range(4))
