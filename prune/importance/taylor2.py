@@ -22,6 +22,9 @@ class Taylor2(BaseModel):
     curvature (LeCun et al., 1990, "Optimal brain damage"; Molchanov et al., 2019, for the approximation). Negative
     where the loss would fall.
 
+    Without labels the loss is how far the model gets from the dense one, which is least with all heads open: its first
+    term is 0. What gradients of drawn predictions or directions average to is noise, so it is left out there.
+
     >>> Taylor2().kind
     'taylor2'
     """
@@ -41,14 +44,17 @@ class Taylor2(BaseModel):
             BadInput: no task, or a loss without gradient.
         """
         found, sites = calibration.gradients(loss=self.loss), calibration.sites
-        resampled = Resampled("texts drawn again", found.texts, partial(_values, found, sites))
-        return Scores(self.kind, _values(found, sites), resampled=resampled)
+        values = partial(_values, found, sites, self.loss == "labels")
+        return Scores(self.kind, values(), resampled=Resampled("texts drawn again", found.texts, values))
 
 
-def _values(found: Any, sites: Mapping[str, Site], weights: np.ndarray | None = None) -> dict[str, np.ndarray]:
+def _values(
+    found: Any, sites: Mapping[str, Site], first: bool, weights: np.ndarray | None = None
+) -> dict[str, np.ndarray]:
+    """The expansion per head; `first`: with the first-order term."""
     values = {}
     for name, site in sites.items():
         sums = found.gates[name].total(weights)
-        change = (-sums.signed + sums.outer.diagonal() / 2) / found.count(weights)
+        change = (sums.outer.diagonal() / 2 - (sums.signed if first else 0.0)) / found.count(weights)
         values[name] = spread(site, change[: len(site.kept)])
     return values

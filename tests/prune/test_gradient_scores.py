@@ -189,6 +189,15 @@ def test_taylor_to_second_order_equals_autograd_through_the_gates(name):
     np.testing.assert_allclose(flat(found), (-each + each**2 / 2).mean(0), rtol=1e-8, atol=1e-12)
 
 
+@pytest.mark.parametrize("loss", ["predictions", "outputs"])
+def test_taylor_without_labels_leaves_out_the_first_term_which_is_0_there(loss):
+    context = calibration(made("bert"))
+    found = SCORES["taylor2"](loss=loss).score(context)
+    np.testing.assert_allclose(flat(found), flat(Fisher(loss=loss).score(context)) / 2, rtol=1e-12)
+    again = found.resampled.anew(np.ones(64))
+    np.testing.assert_allclose(flat(again), flat(found), rtol=1e-12)
+
+
 def test_outputs_need_no_labels_and_average_to_every_outputs_gradient():
     from headwise.prune.importance.outputs import Outputs
 
