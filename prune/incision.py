@@ -17,6 +17,7 @@ from headwise.prune.decision import Decision
 from headwise.prune.edits import Edit, assign, runs, shifted, take
 from headwise.prune.move import Move, features, linear
 from headwise.prune.per_head import extras, norms, sees_all_heads, shares_bias, tables
+from headwise.prune.stacks import in_block, opened, stack_of
 
 
 def incise(
@@ -172,9 +173,8 @@ def _handed_table(move: Move, handed: set[str]) -> Iterator[Edit]:
     if fact is None:
         return
     argument, table = fact
-    parts = move.path.split(".")
-    stack = ".".join(parts[: next((i for i, part in enumerate(parts) if part.isdigit()), 0)])
-    if stack in handed or _dropped(move.module, argument):
+    stack = stack_of(move.module, move.path)
+    if stack in handed or opened(move.module):
         return
     handed.add(stack)
     blocks = [(path, module) for path, module in move.model.named_modules()
@@ -182,22 +182,13 @@ def _handed_table(move: Move, handed: set[str]) -> Iterator[Edit]:
     owner = next((path for path, module in blocks if getattr(module, table, None) is not None), "")
     for path, module in blocks:
         # Cross-attention has the same class but never a table: it is told apart by its place in the block.
-        if _in_block(path, stack) == _in_block(owner, stack) and path != owner:
+        if in_block(path, stack) == in_block(owner, stack) and path != owner:
             yield {"edit": "copy", "module": path, "name": table, "from": f"{owner}.{table}"}
             yield assign(path, "has_relative_attention_bias", True)
-        if _in_block(path, stack) == _in_block(owner, stack) and hasattr(module, "_relative_position_bucket"):
+        if in_block(path, stack) == in_block(owner, stack) and hasattr(module, "_relative_position_bucket"):
             # What one block did for all is now done in each.
             yield {"edit": "distances", "module": path}
         yield {"edit": "argument", "module": path, "argument": argument}
-
-
-def _in_block(path: str, stack: str) -> str:
-    """A module's path behind the stack and the number of the block."""
-    return path.removeprefix(f"{stack}.").partition(".")[2]
-
-
-def _dropped(module: nn.Module, argument: str) -> bool:
-    return any(getattr(hook, "argument", None) == argument for hook in module._forward_pre_hooks.values())
 
 
 def _numbers(move: Move) -> Iterator[Edit]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import inspect
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -19,6 +20,7 @@ from headwise.prune.operations import operations, parameters
 from headwise.prune.selection import Budget
 from headwise.prune.selection.blocks import Block, Unit, blocks_of
 from headwise.prune.selection.meters import Linear, gone
+from headwise.prune.stacks import copied, opened
 from headwise.prune.surgery import cut
 from headwise.prune.tasks.outcome import judging
 
@@ -66,13 +68,11 @@ def meter_of(model: nn.Module, sites: Mapping[str, Site], budget: Budget, unit: 
         raise BadInput("remove: cache is freed by whole key/value groups; use unit group")
     meter = _parts(model, blocks, takes, budget.amount, now)
     # The dense model takes what this one does and what earlier cuts freed.
-    return Linear(budget.amount, now + gone(meter, blocks), meter.per_head, meter.per_group, meter.first)
+    return replace(meter, total=now + gone(meter, blocks))
 
 
 def share_gone(model: nn.Module, budget: Budget, heads: Mapping[str, Sequence[int]], total: float | int) -> float:
     """The share of what the dense model takes that is gone without these heads, counted on a cut copy.
-
-    It may be more than the meter says by what blocks share: the table of a stack goes with its last whole block (T5).
 
     >>> from transformers import BertConfig, BertModel
     >>> model = BertModel(BertConfig(hidden_size=8, num_hidden_layers=1, num_attention_heads=2, vocab_size=9))
@@ -127,19 +127,23 @@ def _cached(model: nn.Module) -> float:
 
 
 def _parts(model: nn.Module, blocks: Mapping[str, Block], takes: Takes, name: str, now: float | int) -> Linear:
-    """The parts of a query head, of a key/value group and of a block's first cut, found out by cutting copies."""
-    known: dict[tuple[Any, ...], tuple[float, float, float]] = {}
+    """The parts of a query head and of a key/value group, found out by cutting copies, and what first cuts bring in."""
+    known: dict[tuple[Any, ...], tuple[float, float]] = {}
     alike = {n: (*shape_of(block), len(output_weight(model, block.sites[0]))) for n, block in blocks.items()}
+    once = copied(model, blocks) if name == "parameters" else {}
     # What a head takes does not depend on how many there are: of blocks alike the fullest is cut.
     for each, block in sorted(blocks.items(), key=lambda item: -len(item[1].kept)):
         if alike[each] not in known and len(block.kept) > 1 and not any(call.refusal for call in block.sites):
-            known[alike[each]] = _measured(block, takes, now)
-    parts = {each: known.get(alike[each], (0.0, 0.0, 0.0)) for each in blocks}
-    head, group, first = ({each: part[i] for each, part in parts.items()} for i in range(3))
-    return Linear(name, now, head, group, first)
+            whole = not opened(model.get_submodule(block.sites[0].module))
+            first = sum(part for names, part in once.items() if whole and each in names)
+            known[alike[each]] = _measured(block, takes, now + first)
+    parts = {each: known.get(alike[each], (0.0, 0.0)) for each in blocks}
+    head, group = ({each: part[i] for each, part in parts.items()} for i in range(2))
+    return Linear(name, now, head, group, once)
 
 
-def _measured(block: Block, takes: Takes, now: float | int) -> tuple[float, float, float]:
+def _measured(block: Block, takes: Takes, now: float | int) -> tuple[float, float]:
+    """The parts of a query head and of a key/value group; `now` is what the model takes with its first cut made."""
     groups: dict[int, list[int]] = {}
     for head in block.kept:
         groups.setdefault(block.sites[0].group(head), []).append(head)
@@ -150,15 +154,10 @@ def _measured(block: Block, takes: Takes, now: float | int) -> tuple[float, floa
 
     ours, *others = groups.values()
     if len(ours) < 2:
-        alone = lost(*ours)
-        if gone_already or not others[1:]:
-            return alone, 0.0, 0.0
-        # The first cut may add something: where a stack shares a table (T5), a block that is cut gets its own.
-        second = lost(*ours, *others[0]) - alone
-        return second, 0.0, second - alone
+        return lost(*ours), 0.0
     # One head of every group: with unequal groups the cut repeats keys and values, which hides what a head takes.
     alone = lost(*(group[0] for group in groups.values())) / len(groups)
-    return alone, lost(*ours) - alone * len(ours) if others else 0.0, 0.0
+    return alone, lost(*ours) - alone * len(ours) if others else 0.0
 
 
 def shape_of(block: Block) -> tuple[Any, ...]:

@@ -21,7 +21,7 @@ from headwise.prune.importance.calibration import Calibration
 from headwise.prune.recipe import Recipe
 from headwise.prune.selection import Budget, Selection, Time, rooms_of
 from headwise.prune.selection.blocks import Room, blocks_of
-from headwise.prune.selection.curves import Curve, curve_of, steps_of
+from headwise.prune.selection.curves import Curve, curve_of, frees_together, steps_of
 from headwise.prune.selection.exchange import in_order
 from headwise.prune.selection.meters import Meter, gone
 from headwise.prune.selection.select import told
@@ -43,11 +43,15 @@ class Bounds:
         low: the least.
         high: the most; None for a time, where nothing may go that need not.
         heads: the most heads.
+        meter: what it is counted in, if not in heads.
+        cut: blocks that have lost heads before.
     """
 
     low: float
     high: float | None
     heads: int | None = None
+    meter: Meter | None = None
+    cut: tuple[str, ...] = ()
 
     def met(self, curves: Mapping[str, Curve], counts: Counts) -> Counts | None:
         """The numbers, what is not needed put back, or None if they do not fit.
@@ -58,7 +62,7 @@ class Bounds:
         counts = dict(counts)
         if self.high is None:
             put_back(curves, counts, self.low)
-        frees = sum(float(curves[name].frees[count]) for name, count in counts.items())
+        frees = frees_together(curves, counts, self.meter, self.cut)
         heads = sum(int(curves[name].heads[count]) for name, count in counts.items())
         within = (self.high is None or frees <= self.high) and (self.heads is None or heads <= self.heads)
         return counts if frees >= self.low and within else None
@@ -98,7 +102,10 @@ def search(
     rooms = rooms_of(calibration.sites, recipe.keep, recipe.unit, evidence)
     curves = {name: curve_of(room, scores.costs, meter) for name, room in rooms.items()}
     counts = {name: sum(step.block == name for step in start.steps) for name in rooms}
-    bounds = _bounds(budget, calibration, curves, counts, meter, cap_of(budget, calibration.sites, rooms))
+    cut = tuple(name for name, room in rooms.items() if room.block.gone)
+    free = frees_together(curves, counts, meter, cut)
+    bounds = _bounds(budget, calibration, curves, free, meter, cap_of(budget, calibration.sites, rooms))
+    bounds = replace(bounds, meter=meter, cut=cut)
 
     def loss(of: Counts) -> float:
         return _loss(recipe, calibration, _removed(rooms, steps_of(curves, of)), batches)
@@ -164,10 +171,9 @@ def _neighbours(curves: Mapping[str, Curve], counts: Counts, bounds: Bounds) -> 
 
 
 def _bounds(
-    budget: Budget | Time, calibration: Calibration, curves: Mapping[str, Curve], counts: Counts, meter: Meter | None,
+    budget: Budget | Time, calibration: Calibration, curves: Mapping[str, Curve], frees: float, meter: Meter | None,
     cap: int | None,
 ) -> Bounds:  # fmt: skip
-    frees = sum(float(curves[name].frees[count]) for name, count in counts.items())
     if isinstance(budget, Time):
         total = float(meter.total) if meter is not None else 0.0
         return Bounds(max(total - budget.milliseconds, 0.0) - 1e-9 * total, None, cap)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -25,7 +25,7 @@ class Curve:
     Attributes:
         steps: the removals.
         costs: what the first n cost together, [n + 1].
-        frees: what the first n free, in the budget's resource, [n + 1].
+        frees: what the first n free in this block, in the budget's resource, [n + 1].
     """
 
     steps: tuple[Step, ...]
@@ -66,6 +66,26 @@ def curve_of(room: Room, costs: Costs, meter: Meter | None = None) -> Curve:
         else:
             frees.append(meter.used(room.block, room.left) - meter.used(room.block, left))
     return Curve(steps, np.cumsum([0.0, *(step.cost for step in steps)]), np.array(frees))
+
+
+def frees_together(
+    curves: Mapping[str, Curve], counts: Mapping[str, int], meter: Meter | None, cut: Collection[str]
+) -> float:
+    """What numbers of removals free in all, in the budget's resource.
+
+    Args:
+        curves: removals by block.
+        counts: how many of them are made.
+        meter: what the budget is counted in, if not in heads.
+        cut: blocks that have lost heads before.
+
+    >>> frees_together({"0": Curve((Step("0", (2,), 1.0, 1),), np.zeros(2), np.array([0.0, 2.0]))}, {"0": 1}, None, ())
+    2.0
+    """
+    alone = sum(float(curves[name].frees[count]) for name, count in counts.items())
+    if meter is None:
+        return alone
+    return alone + meter.added(cut) - meter.added({*cut, *(name for name, count in counts.items() if count)})
 
 
 def cheapest_counts(curves: Sequence[Curve], low: float | int, high: float | int = math.inf) -> list[int] | None:

@@ -111,7 +111,9 @@ def _swaps(
                     yield _Swap(now[name] - without - float(price), (name, unit), (name, other))
             back = _frees(room, rest, unit, meter)
             for elsewhere, found in outs.items():
-                for other, price in found if elsewhere != name else ():
+                if elsewhere == name or _adds(rooms, gone, meter, name, elsewhere):
+                    continue
+                for other, price in found:
                     if abs(_frees(rooms[elsewhere], gone[elsewhere], other, meter) - back) <= 1e-9 * max(back, 1.0):
                         yield _Swap(now[name] - without - price, (name, unit), (elsewhere, other))
 
@@ -125,6 +127,17 @@ def _frees(room: Room, units: list[tuple[int, ...]], unit: tuple[int, ...], mete
     if meter is None:
         return float(len(unit) * len(room.block.sites))
     return freed(meter, room.block, _room(room, units).left, unit)
+
+
+def _adds(
+    rooms: Mapping[str, Room], gone: Mapping[str, list[tuple[int, ...]]], meter: Meter | None, back: str, out: str
+) -> bool:
+    """Whether a unit fewer from one block and one more from another changes what first cuts bring in."""
+    if meter is None:
+        return False
+    cut = {name for name, room in rooms.items() if gone[name] or room.block.gone}
+    whole = len(gone[back]) == 1 and not rooms[back].block.gone
+    return meter.added(cut) != meter.added({*cut, out} - ({back} if whole else set()))
 
 
 def _twins(room: Room, unit: tuple[int, ...], rest: list[tuple[int, ...]]) -> list[tuple[int, ...]]:

@@ -93,13 +93,16 @@ def greedy(
     level, steps = scope == "site", list[Step]()
     # What sums of fractions of a resource lose by rounding must not keep the last unit out.
     slack = 1e-9 * meter.total if meter is not None else 0.0
+    cut = {name for name, room in rooms.items() if len(room.left) < room.block.heads}
     while True:
         prices = {
             name: _frees(rooms[name], offer, meter)
             for name, offer in offers.items()
             if offer is not None and offer.size <= spare.get(name, math.inf)
         }
-        fitting = [offers[name] for name, price in prices.items() if 0 < price <= budget + slack]
+        # What a first cut brings in is taken from the budget, not from the unit's worth: it comes once for a stack.
+        added = {name: _adds(meter, cut, name) for name in prices}
+        fitting = [offers[name] for name, price in prices.items() if 0 < price <= budget + added[name] + slack]
         if not fitting:
             return steps
         # `min` keeps the first of equals: forward order breaks ties.
@@ -112,7 +115,8 @@ def greedy(
         )
         name = step.block
         steps.append(step)
-        budget -= prices[name]
+        budget -= prices[name] - added[name]
+        cut.add(name)
         if name in spare:
             spare[name] -= step.size
         states[name].remove(step.heads)
@@ -122,6 +126,10 @@ def greedy(
 
 def _frees(room: Room, offer: Step, meter: Meter | None) -> float:
     return float(offer.size) if meter is None else freed(meter, room.block, room.left, offer.heads)
+
+
+def _adds(meter: Meter | None, cut: set[str], name: str) -> float:
+    return 0.0 if meter is None else meter.added({*cut, name}) - meter.added(cut)
 
 
 def _share(room: Room, offer: Step) -> float:

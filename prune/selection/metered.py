@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -16,8 +16,8 @@ from headwise.prune.selection.budget import Budget
 from headwise.prune.selection.costs import AdditiveCosts
 from headwise.prune.selection.greedy import Scope, greedy
 from headwise.prune.selection.keep import Keep
-from headwise.prune.selection.meters import Meter, freed, gone
-from headwise.prune.selection.reach import common_levels, none_may_go, quota_of, rooms_of
+from headwise.prune.selection.meters import Meter, all_freed, gone
+from headwise.prune.selection.reach import common_levels, fewest, nearest_heads, none_may_go, quota_of, rooms_of
 
 
 def metered_reach(
@@ -68,17 +68,62 @@ def metered_reach(
         return min(wanted, most)
     nearest = already + (smallest if smallest and wanted < smallest else most)
     if not nearest:
-        raise BadInput(f"remove: {none_may_go(scope, unit)}, or no head that may go frees any {meter.name}")
+        raise BadInput(f"remove: {_none_frees(meter, scope, unit)}")
     why = (
         f"less than what goes in one piece ({(already + smallest) / meter.total:.4g})"
         if smallest and wanted < smallest
         else "more than the keep-rules and the sites that can be cut leave"
     )
     raise BadInput(
-        f"remove: {share:.4g} of the {meter.name} cannot be removed: {why}. The nearest budget that can be met is "
-        f"{budget.amount}: {math.ceil(nearest / meter.total * 1e4) / 1e4:g} with scope {scope!r}, unit {unit!r}; or "
-        "relax keep"
+        f"remove: {share:.4g} of the {meter.name} cannot be removed: {why}. "
+        f"{_nearest(nearest, budget, meter, scope, unit)}"
     )
+
+
+def require_piece(
+    sites: Mapping[str, Site], budget: Budget, meter: Meter | None, scope: Scope, keep: Keep, unit: Unit
+) -> None:
+    """Return if a budget that is the most that may go lets one piece go, earlier cuts counted in.
+
+    Raises:
+        BadInput: it does not, or nothing may go. The message names the nearest budget that does.
+
+    >>> sites = {"0": Site("0", "attn", "attn.o", heads=4, kv_heads=4, head_dim=8, kept=(0, 1, 2, 3))}
+    >>> require_piece(sites, Budget(fraction=0.3), None, "model", Keep(), "group")
+    """
+    rooms = rooms_of(sites, keep, unit)
+    least = fewest(rooms, scope)
+    if not least:
+        raise BadInput(f"remove: {none_may_go(scope, unit)}")
+    if meter is None:
+        most, total = budget.count(sites), sum(site.heads for site in sites.values())
+        if most < least:
+            raise BadInput(
+                f"remove: at most {most} of {total} heads may go, fewer than go in one piece ({least} in all). "
+                f"{nearest_heads(least, total, scope, unit)}"
+            )
+        return
+    amounts = _amounts(rooms, meter, scope)
+    if not amounts:
+        raise BadInput(f"remove: {_none_frees(meter, scope, unit)}")
+    share = float(getattr(budget, budget.amount))
+    nearest = gone(meter, {name: room.block for name, room in rooms.items()}) + min(amounts)
+    if share * meter.total < nearest - 1e-9 * meter.total:
+        raise BadInput(
+            f"remove: at most {share:.4g} of the {meter.name} may go, less than what goes in one piece "
+            f"({nearest / meter.total:.4g} in all). {_nearest(nearest, budget, meter, scope, unit)}"
+        )
+
+
+def _nearest(amount: float, budget: Budget, meter: Meter, scope: Scope, unit: Unit) -> str:
+    return (
+        f"The nearest budget that can be met is {budget.amount}: {math.ceil(amount / meter.total * 1e4) / 1e4:g} with "
+        f"scope {scope!r}, unit {unit!r}; or relax keep"
+    )
+
+
+def _none_frees(meter: Meter, scope: Scope, unit: Unit) -> str:
+    return f"{none_may_go(scope, unit)}, or no head that may go frees any {meter.name}"
 
 
 def metered_quota(rooms: Mapping[str, Room], meter: Meter, amount: float) -> dict[str, int]:
@@ -101,7 +146,8 @@ def _amounts(rooms: Mapping[str, Room], meter: Meter, scope: Scope) -> list[floa
             pieces = room.pieces()
             if room.unit == "even":
                 pieces = [tuple(piece[0] for piece in pieces)] if pieces else []
-            found += [freed(meter, room.block, room.left, heads) for heads in pieces]
+            rest = [tuple(head for head in room.left if head not in piece) for piece in pieces]
+            found += [_freed(rooms, meter, {room.block.name: left}) for left in rest]
     return [amount for amount in found if amount > 0]
 
 
@@ -115,6 +161,10 @@ def _walked(rooms: Mapping[str, Room], meter: Meter, quota: Mapping[str, int] | 
     walked = {name: copy.copy(room) for name, room in rooms.items()}
     free = AdditiveCosts({s.name: np.zeros(s.heads) for room in rooms.values() for s in room.block.sites})
     greedy(walked, free, math.inf, "model", quota)
-    return math.fsum(
-        meter.used(room.block, room.left) - meter.used(room.block, walked[name].left) for name, room in rooms.items()
-    )
+    return _freed(rooms, meter, {name: room.left for name, room in walked.items()})
+
+
+def _freed(rooms: Mapping[str, Room], meter: Meter, changed: Mapping[str, Sequence[int]]) -> float:
+    """What is freed where blocks come to these heads, all others staying as they are."""
+    now = {name: room.left for name, room in rooms.items()}
+    return all_freed(meter, (room.block for room in rooms.values()), now, {**now, **changed})

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol, runtime_checkable
 
@@ -28,6 +28,10 @@ class Meter(Protocol):
         """What the block takes with these heads, over all its calls."""
         ...
 
+    def added(self, cut: Collection[str]) -> float:
+        """What blocks that have lost heads, by name, bring in together beside what each of them takes."""
+        ...
+
 
 @dataclass(frozen=True)
 class Heads:
@@ -45,26 +49,31 @@ class Heads:
         """The number of heads over all calls."""
         return float(len(kept) * len(block.sites))
 
+    def added(self, cut: Collection[str]) -> float:
+        """Nothing."""
+        return 0.0
+
 
 @dataclass(frozen=True)
 class Linear:
     """A resource of which every query head, and every key/value group that is still read, takes a fixed part.
 
-    A site that lost all its heads keeps one ghost head, which takes what a head takes.
+    A site that lost all its heads keeps one ghost head, which takes what a head takes. The first cut in a stack whose
+    blocks share a bias table (T5) gives each of them a table of its own.
 
     Attributes:
         name: of the resource.
         total: what the dense model takes.
         per_head: block name -> part of a query head, over all calls.
         per_group: block name -> part of a key/value group, over all calls.
-        first: block name -> what a block that has lost a head takes besides, if anything.
+        once: names of blocks -> what the first cut in any of them brings in, for all of them.
     """
 
     name: str
     total: float | int
     per_head: Mapping[str, float]
     per_group: Mapping[str, float]
-    first: Mapping[str, float] = field(default_factory=dict)
+    once: Mapping[tuple[str, ...], float] = field(default_factory=dict)
 
     def used(self, block: Block, kept: Sequence[int]) -> float:
         """Parts of the heads and of the groups that they read.
@@ -76,8 +85,16 @@ class Linear:
         (19.0, 11.0, 8.0)
         """
         groups = {block.sites[0].group(head) for head in kept}
-        first = self.first.get(block.name, 0.0) if len(kept) < block.heads else 0.0
-        return self.per_head[block.name] * max(len(kept), 1) + self.per_group[block.name] * max(len(groups), 1) + first
+        return self.per_head[block.name] * max(len(kept), 1) + self.per_group[block.name] * max(len(groups), 1)
+
+    def added(self, cut: Collection[str]) -> float:
+        """The parts of the stacks in which there was a first cut.
+
+        >>> meter = Linear("parameters", 100.0, {}, {}, {("0", "1"): 7.0, ("2",): 1.0})
+        >>> meter.added(["0", "1"]), meter.added([])
+        (7.0, 0.0)
+        """
+        return math.fsum(part for names, part in self.once.items() if not set(names).isdisjoint(cut))
 
 
 @dataclass(frozen=True)
@@ -104,15 +121,36 @@ class Table:
         """
         return float(self.rows[block.name][len(kept)])
 
+    def added(self, cut: Collection[str]) -> float:
+        """Nothing: blocks take their time one after the other."""
+        return 0.0
+
 
 def freed(meter: Meter, block: Block, left: Sequence[int], heads: Sequence[int]) -> float:
-    """What a block frees when heads leave it.
+    """What a block itself frees when heads leave it.
 
     >>> from headwise.analysis.sites import Site
     >>> freed(Heads(2), Block((Site("0", "attn", "attn.o", 2, 2, 8, kept=(0, 1)),)), (0, 1), (1,))
     1.0
     """
     return meter.used(block, left) - meter.used(block, [head for head in left if head not in heads])
+
+
+def all_freed(
+    meter: Meter, blocks: Iterable[Block], before: Mapping[str, Sequence[int]], after: Mapping[str, Sequence[int]]
+) -> float:
+    """What is freed between two states of all blocks: block name -> heads that are left.
+
+    >>> from headwise.analysis.sites import Site
+    >>> block = Block((Site("0", "attn", "attn.o", 3, 3, 8, kept=(0, 1, 2)),))
+    >>> meter = Linear("parameters", 100.0, {"0": 3.0}, {"0": 0.0}, {("0",): 1.0})
+    >>> all_freed(meter, [block], {"0": (0, 1, 2)}, {"0": (2,)}), all_freed(meter, [block], {"0": (0, 2)}, {"0": (2,)})
+    (5.0, 3.0)
+    """
+    listed = list(blocks)
+    alone = math.fsum(meter.used(block, before[block.name]) - meter.used(block, after[block.name]) for block in listed)
+    was, now = ([block.name for block in listed if len(left[block.name]) < block.heads] for left in (before, after))
+    return alone - (meter.added(now) - meter.added(was))
 
 
 def gone(meter: Meter, blocks: Mapping[str, Block]) -> float:
@@ -122,4 +160,5 @@ def gone(meter: Meter, blocks: Mapping[str, Block]) -> float:
     >>> gone(Heads(3), {"0": Block((Site("0", "attn", "attn.o", 3, 3, 8, kept=(0,)),))})
     2.0
     """
-    return math.fsum(meter.used(block, range(block.heads)) - meter.used(block, block.kept) for block in blocks.values())
+    dense = {name: range(block.heads) for name, block in blocks.items()}
+    return all_freed(meter, blocks.values(), dense, {name: block.kept for name, block in blocks.items()})

@@ -80,10 +80,32 @@ def reachable(
     if not nearest:
         raise BadInput(f"remove: {none_may_go(scope, unit)}")
     raise BadInput(
-        f"remove: {wanted} of {total} heads cannot be removed: {why}. The nearest budget that can be met is "
-        f"heads: {nearest} (fraction: {np.ceil(nearest / total * 1e4) / 1e4:g}) with scope {scope!r}, "
+        f"remove: {wanted} of {total} heads cannot be removed: {why}. {nearest_heads(nearest, total, scope, unit)}"
+    )
+
+
+def nearest_heads(heads: int, total: int, scope: Scope, unit: Unit) -> str:
+    """The nearest budget that can be met, in heads and as a share of all.
+
+    >>> nearest_heads(3, 12, "model", "group")[:73]
+    'The nearest budget that can be met is heads: 3 (fraction: 0.25) with scop'
+    """
+    share = np.ceil(heads / total * 1e4) / 1e4
+    return (
+        f"The nearest budget that can be met is heads: {heads} (fraction: {share:g}) with scope {scope!r}, "
         f"unit {unit!r}; or relax keep"
     )
+
+
+def fewest(rooms: Mapping[str, Room], scope: Scope) -> int:
+    """The fewest heads that can be gone next, earlier cuts included; 0 if none may go.
+
+    >>> site = Site("0", "attn", "attn.o", 4, 2, 8, kept=(0, 1, 2, 3))
+    >>> fewest(rooms_of({"0": site}, Keep()), "model"), fewest(rooms_of({"0": site}, Keep(layers=["0"])), "model")
+    (2, 0)
+    """
+    smallest = _smallest(rooms, scope)
+    return _gone(rooms) + smallest if smallest else 0
 
 
 def none_may_go(scope: Scope, unit: Unit) -> str:

@@ -13,7 +13,7 @@ from headwise.analysis.sites import Site
 from headwise.prune.selection.blocks import Room, Unit
 from headwise.prune.selection.budget import Budget
 from headwise.prune.selection.costs import BlockCost, Costs
-from headwise.prune.selection.curves import cheapest_counts, curve_of, steps_of
+from headwise.prune.selection.curves import cheapest_counts, curve_of, frees_together, steps_of
 from headwise.prune.selection.exchange import exchanged, in_order
 from headwise.prune.selection.greedy import Scope, Step, cheapest, greedy
 from headwise.prune.selection.keep import Keep
@@ -132,9 +132,15 @@ def _by_counts(
     """The numbers of heads that cost least of all that free no less than greedy and no more than the budget."""
     curves = {name: curve_of(room, costs, meter) for name, room in rooms.items()}
     taken = {name: sum(step.block == name for step in steps) for name in rooms}
-    least = sum(float(curve.frees[taken[name]]) for name, curve in curves.items())
-    found = cheapest_counts(list(curves.values()), least, amount)
+    cut = [name for name, room in rooms.items() if room.block.gone]
+    alone = sum(float(curve.frees[taken[name]]) for name, curve in curves.items())
+    least = frees_together(curves, taken, meter, cut)
+    # Costs add up over blocks, first cuts in a stack do not: they are taken as greedy makes them.
+    found = cheapest_counts(list(curves.values()), alone, amount + alone - least)
     counts = taken if found is None else dict(zip(curves, found, strict=True))
+    slack = 1e-9 * meter.total if meter is not None else 0.0
+    if not least - slack <= frees_together(curves, counts, meter, cut) <= amount + slack:
+        counts = taken
     return in_order(rooms, costs, steps_of(curves, counts))
 
 
@@ -170,13 +176,13 @@ def _reasons(
     notes: Mapping[str, Mapping[int, str]],
 ) -> dict[str, dict[int, str]]:
     """A sentence per head."""
-    total = sum(site.heads for site in sites.values())
+    total = sum(step.size for step in steps)
     why: dict[str, dict[int, str]] = {}
     place = 1
     for step in steps:
         together = f" (with {', '.join(map(str, step.heads))} in one piece)" if len(step.heads) > 1 else ""
         for head in step.heads:
-            sentence = f"rank {place} of {total} by {score}: cost {step.cost:.2g}{together}"
+            sentence = f"number {place} of {total} to go, by {score}: cost {step.cost:.2g}{together}"
             why.setdefault(step.block, {})[head] = sentence
         place += step.size
     last = steps[-1].cost if steps else None
@@ -221,5 +227,5 @@ def _why_kept(
     offer = cheapest(free, state)
     if not room.pieces() and last is not None and offer is not None and offer.cost <= last:
         return f"kept: minimum_per_site (cost {cost:.2g})"
-    limit = "" if last is None else f"; the last head removed cost {last:.2g}"
+    limit = "" if last is None else f"; the last head removed cost {'just as much' if cost == last else f'{last:.2g}'}"
     return f"kept: removing it next would cost {cost:.2g} by {score}{limit}"

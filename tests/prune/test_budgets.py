@@ -19,7 +19,7 @@ from headwise.prune.operations import operations, parameters
 from headwise.prune.recipe import Recipe, RecipeError, check_against
 from headwise.prune.selection import AdditiveCosts, Budget, Keep, metered_reach, select
 from headwise.prune.selection.blocks import blocks_of
-from headwise.prune.selection.meters import Linear, Table, freed, gone
+from headwise.prune.selection.meters import Linear, Table, all_freed, freed, gone
 from headwise.prune.surgery import cut
 from tests.models import build, cuttable
 
@@ -117,7 +117,10 @@ def test_every_kind_of_attention_takes_what_the_meter_says(name, budget):
         size = block.heads // site.kv_heads
         for lost in (range(size), range(block.heads - size), range(block.heads)):
             smaller = cut(copy.deepcopy(model), {call.name: list(lost) for call in block.sites})
-            assert before - measure(smaller) == freed(meter, block, block.kept, lost), (block.name, lost)
+            left = {b.name: b.kept for b in blocks_of(sites).values()}
+            after = {**left, block.name: [head for head in block.kept if head not in lost]}
+            promised = all_freed(meter, blocks_of(sites).values(), left, after)
+            assert before - measure(smaller) == promised, (block.name, lost)
 
 
 def test_a_cut_model_counts_what_is_gone():
@@ -194,8 +197,10 @@ def test_metered_budgets_are_met_from_below_and_rules_hold(scene):
     )
     blocks = blocks_of(sites)
     total = sum(meter.used(block, block.kept) for block in blocks.values()) + 5.0
-    first = {name: scene["first"] * part for name, part in meter.per_head.items()}
-    meter = Linear("parameters", total, meter.per_head, meter.per_group, first)
+    # What the first cut in a stack brings in; a stack here is a half of the layers.
+    halves = [tuple(sites)[: len(sites) // 2], tuple(sites)[len(sites) // 2 :]]
+    once = {half: scene["first"] * min(meter.per_head[name] for name in half) for half in halves if half}
+    meter = Linear("parameters", total, meter.per_head, meter.per_group, once)
     budget = Budget(parameters=scene["share"])
     how = {"scope": scene["scope"], "keep": keep, "unit": scene["unit"]}
     try:
@@ -206,7 +211,8 @@ def test_metered_budgets_are_met_from_below_and_rules_hold(scene):
         assert nearest is None or metered_reach(sites, Budget(parameters=min(float(nearest[1]), 1.0)), meter, **how) > 0
         return
     chosen = select(sites, scores(sites, scene["seed"]), budget, meter=meter, **how)
-    got = sum(freed(meter, block, block.kept, chosen.remove.get(n, [])) for n, block in blocks.items())
+    left = {n: [head for head in block.kept if head not in chosen.remove.get(n, [])] for n, block in blocks.items()}
+    got = all_freed(meter, blocks.values(), {n: block.kept for n, block in blocks.items()}, left)
     wanted = scene["share"] * total
     assert got <= wanted + 1e-6
     for name, lost in chosen.remove.items():
@@ -221,7 +227,8 @@ def test_metered_budgets_are_met_from_below_and_rules_hold(scene):
         piece = max(
             p[0] * largest + p[1] * (scene["groups"] if scene["unit"] != "group" else 1) for p in parts.values()
         )
-    most = sum(meter.used(b, b.kept) - meter.used(b, b.kept[: max(scene["minimum"], 1)]) for b in blocks.values())
+    fewest = {name: block.kept[: max(scene["minimum"], 1)] for name, block in blocks.items()}
+    most = all_freed(meter, blocks.values(), {n: block.kept for n, block in blocks.items()}, fewest)
     assert wanted - got < piece or wanted > most - piece
 
 
