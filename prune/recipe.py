@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import json
-import logging
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path as FilePath
 from typing import Annotated, Any, Literal
@@ -16,6 +15,7 @@ from headwise.analysis.errors import BadInput
 from headwise.analysis.sites import Site
 from headwise.prune.compensation import COMPENSATIONS
 from headwise.prune.importance import SCORES
+from headwise.prune.recipe_budget import out_of_reach
 from headwise.prune.recipe_contradictions import contradictions
 from headwise.prune.recipe_errors import Mistake, Path, Places, RecipeError, did_you_mean, printable
 from headwise.prune.recipe_explain import explain
@@ -23,25 +23,10 @@ from headwise.prune.recipe_overrides import override
 from headwise.prune.recipe_parts import Checkpoint, Data, Limits, OneOf, Reach, Speed
 from headwise.prune.recipe_text import read
 from headwise.prune.recovery import RECOVERIES
-from headwise.prune.selection import (
-    SEARCHES,
-    Budget,
-    Greedy,
-    Keep,
-    Scope,
-    Time,
-    Unit,
-    ladder,
-    metered_reach,
-    none_may_go,
-    reachable,
-    timed_reach,
-)
+from headwise.prune.selection import SEARCHES, Budget, Greedy, Keep, Scope, Time, Unit, ladder
 from headwise.prune.selection.meters import Table
 from headwise.prune.shipped import recipe_text
 from headwise.prune.tasks import TASKS
-
-log = logging.getLogger("headwise")
 
 
 class Recipe(BaseModel):
@@ -251,7 +236,7 @@ def check_against(recipe: Recipe, sites: Mapping[str, Site], model: Any = None, 
     places = recipe._places
     said = recipe.model_dump(mode="json", by_alias=True)
     mistakes = [*contradictions(said, places.of), *_misfits(recipe, sites)] or [
-        *_out_of_reach(recipe, sites, model, table)
+        *out_of_reach(recipe, sites, model, table)
     ]
     if mistakes:
         raise RecipeError(_in_order(mistakes), places.where)
@@ -285,45 +270,6 @@ def _misfits(recipe: Recipe, sites: Mapping[str, Site]) -> Iterator[Mistake]:
         path = ("keep", "minimum_per_site")
         problem = f"expected at most {largest}, the heads of the largest site, got {least}"
         yield Mistake(path, problem, place=of(path))
-
-
-def _out_of_reach(recipe: Recipe, sites: Mapping[str, Site], model: Any, table: Table | None) -> Iterator[Mistake]:
-    if recipe.time is not None:
-        yield from _too_fast(recipe, recipe.time, sites, table)
-    if recipe.reach is not None:
-        if not recipe.ladder(sites):
-            why = f"no removal fits remove, or {none_may_go(recipe.scope, recipe.unit)}"
-            yield Mistake(("reach",), why, place=recipe._places.of(("reach",)))
-        return
-    if recipe.remove.metered and model is None:
-        return
-    try:
-        if recipe.remove.metered:
-            from headwise.prune.metering import NeedsWeights, meter_of
-
-            try:
-                meter = meter_of(model, sites, recipe.remove, recipe.unit)
-            except NeedsWeights as reason:
-                log.warning("%s: whether the budget can be met is known when the run begins", reason)
-                return
-            metered_reach(sites, recipe.remove, meter, recipe.scope, recipe.keep, recipe.unit)
-            return
-        reachable(sites, recipe.remove, recipe.scope, recipe.keep, recipe.unit)
-    except BadInput as error:
-        path = ("remove",)
-        yield Mistake(path, str(error).removeprefix("remove: "), place=recipe._places.of(path))
-
-
-def _too_fast(recipe: Recipe, time: Time, sites: Mapping[str, Site], table: Table | None) -> Iterator[Mistake]:
-    of = recipe._places.of
-    if recipe.unit == "head" and any(site.kv_heads < site.heads for site in sites.values()):
-        problem = "a time cannot be reached with unit head where queries are grouped; use unit group or even"
-        yield Mistake(("unit",), problem, place=of(("unit",)))
-    elif table is not None:
-        try:
-            timed_reach(sites, time, table, recipe.scope, recipe.keep, recipe.unit)
-        except BadInput as error:
-            yield Mistake(("reach",), str(error).removeprefix("reach: "), place=of(("reach", "milliseconds")))
 
 
 def _in_order(mistakes: Sequence[Mistake]) -> list[Mistake]:

@@ -5,10 +5,10 @@ from headwise.prune.selection.budget import Budget
 from headwise.prune.selection.costs import AdditiveCosts, BlockCost, Costs
 from headwise.prune.selection.greedy import Scope, Step, greedy
 from headwise.prune.selection.keep import Keep
-from headwise.prune.selection.metered import metered_reach
+from headwise.prune.selection.metered import metered_reach, require_piece
 from headwise.prune.selection.meters import Meter
 from headwise.prune.selection.path import Path, walk
-from headwise.prune.selection.reach import ladder, none_may_go, reachable, rooms_of
+from headwise.prune.selection.reach import ladder, reachable, rooms_of
 from headwise.prune.selection.searches import SEARCHES, Counts, Exchange, Greedy, Search
 from headwise.prune.selection.select import Selection, select
 from headwise.prune.selection.timed import Time, timed_reach
@@ -37,8 +37,8 @@ __all__ = [
     "greedy",
     "ladder",
     "metered_reach",
-    "none_may_go",
     "reachable",
+    "require_piece",
     "rooms_of",
     "select",
     "timed_reach",
