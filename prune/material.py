@@ -8,6 +8,7 @@ from typing import Any
 
 from headwise.analysis.errors import BadInput
 from headwise.analysis.texts import Corpus, disjoint
+from headwise.prune.one_label import one_label
 from headwise.prune.recipe_parts import Data
 
 _SELECTION_SHARE = 0.2
@@ -40,11 +41,15 @@ class Material:
         return parts
 
     def measured(self, model: Any, tokenizer: Any, max_length: int | None, task: Any = None) -> Material:
-        """The same, with how many texts are cut off at what the model reads; a warning tells the user."""
+        """The same, with how many texts are cut off at what the model reads, and with notes; warnings tell the user."""
         from headwise.prune.overlong import overlong
+        from headwise.prune.tasks import choose_task
 
         parts = {"calibration": self.calibration, "evaluation": self.evaluation}
-        return replace(self, truncated=overlong(model, tokenizer, parts, max_length=max_length, task=task))
+        truncated = overlong(model, tokenizer, parts, max_length=max_length, task=task)
+        kind = (task or choose_task(model, tokenizer, self.calibration)).kind
+        noted = {name: replace(part, notes=(*part.notes, *one_label(part, name, kind))) for name, part in parts.items()}
+        return replace(self, truncated=truncated, **noted)
 
     def selection(self, seed: int) -> tuple[Corpus, Corpus]:
         """Calibration without, and the fifth of it that a search judges its candidates on."""

@@ -85,7 +85,11 @@ def _flat(found: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, str]
 
 
 def _notes(folder: Folder) -> Iterator[str]:
-    """What a reader would look for in vain, and why."""
+    """What must be known of the texts; what a reader would look for in vain, and why."""
+    for part, texts in (folder.environment.get("texts") or {}).items():
+        notes = texts.get("notes")
+        for note in notes if isinstance(notes, list) else ():
+            yield f"{part[:1].upper()}{part[1:]} texts: {note}."
     if not folder.plan:
         return
     sizes = folder.speed.get("parameters") or {}

@@ -66,7 +66,7 @@ def compare(dense: Outcome, cut: Outcome, *, seed: int = 0, resamples: int = 200
         "changed": _changed(dense, cut, before, after),
     }
     if dense.metric in _MEANINGS:
-        found["meaning"] = _MEANINGS[dense.metric]
+        found["meaning"] = _MEANINGS[dense.metric] + _one_answer(dense)
     if dense.labels is not None:
         found["per_class"] = _per_class(dense, before, after)
     if dense.beside:
@@ -77,6 +77,14 @@ def compare(dense: Outcome, cut: Outcome, *, seed: int = 0, resamples: int = 200
     if against:
         found["against_dense"] = against
     return found
+
+
+def _one_answer(dense: Outcome) -> str:
+    """That there is nothing to agree about, where the dense model gives one class for all examples."""
+    if dense.metric != "agreement" or dense.probabilities is None or len(dense.texts) < 2:
+        return ""
+    said = {int(np.asarray(prediction).item()) for prediction in dense.predictions}
+    return "; the dense one says the same of all, so that tells little" if len(said) == 1 else ""
 
 
 def agreement(dense: Outcome, cut: Outcome) -> np.ndarray:

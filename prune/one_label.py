@@ -1,0 +1,44 @@
+"""One label: texts that are all of one class decide and judge little, which is told before it surprises."""
+
+from __future__ import annotations
+
+import logging
+
+from headwise.analysis.texts import Corpus
+
+log = logging.getLogger("headwise")
+
+#: Tasks whose labels, or the tags in them, a model tells from one another.
+_BY_LABEL = (
+    "text-classification", "image-classification", "audio-classification", "multi-label", "embedding-probe",
+    "text-regression", "embedding-similarity",
+)  # fmt: skip
+_BY_TAG = ("token-classification",)
+_MEANS = {
+    "calibration": "scores that look at labels see nothing to tell apart",
+    "evaluation": "a model that knows no other answer looks as good, so what they judge says little",
+}
+
+
+def one_label(corpus: Corpus, part: str, kind: str) -> tuple[str, ...]:
+    """A note where all labels that a task of this kind reads are one and the same; a warning says so, too.
+
+    Args:
+        corpus: the texts.
+        part: `calibration` or `evaluation`.
+        kind: of the task.
+
+    >>> from headwise.analysis.texts import Text
+    >>> one_label(Corpus([Text("a", label=1), Text("b", label=0)]), "evaluation", "text-classification")
+    ()
+    """
+    labels = {text.label for text in corpus.texts} if kind in (*_BY_LABEL, *_BY_TAG) else set()
+    if kind in _BY_TAG:
+        labels = {tag for label in labels for tag in str(label).split()}
+    if len(labels) != 1 or len(corpus) < 2:
+        return ()
+    label = repr(next(iter(labels)))
+    shown = label if len(label) <= 60 else f"{label[:60]}…"
+    note = f"all {len(corpus)} have one label, {shown}: {_MEANS[part]}"
+    log.warning("%s texts: %s", part, note)
+    return (note,)

@@ -1,0 +1,76 @@
+"""Labels that are all one: told in a warning, in the results, and on the page."""
+
+import json
+
+import numpy as np
+import pytest
+
+from headwise.analysis.texts import Corpus, Text
+from headwise.prune.cli import main
+from headwise.prune.one_label import one_label
+from headwise.prune.report import content
+from headwise.prune.tasks.compare import compare
+from headwise.prune.tasks.outcome import Outcome
+from tests.prune import tiny_run
+
+
+@pytest.mark.parametrize(
+    ("kind", "labels", "shown"),
+    [
+        ("text-classification", ["yes", "yes", "yes"], "'yes'"),
+        ("image-classification", [1, 1], "1"),
+        ("text-regression", [0.5, 0.5], "0.5"),
+        ("multi-label", ["", ""], "''"),
+        ("token-classification", ["O O", "O"], "'O'"),
+        ("token-classification", ["O B-PER", "O"], ""),
+        ("text-classification", ["yes", "no"], ""),
+        ("text-classification", ["yes"], ""),
+        ("multi-label", ["a b", "a"], ""),
+        # What these do with labels does not tell one from another.
+        ("causal-lm", ["yes", "yes"], ""),
+        ("multiple-choice", [0, 0], ""),
+        ("agreement", [None, None], ""),
+    ],
+)
+def test_one_label_is_told_where_labels_are_told_apart(kind, labels, shown, caplog):
+    corpus = Corpus([Text(str(i), label=label) for i, label in enumerate(labels)])
+    notes = one_label(corpus, "evaluation", kind)
+    assert [f"all {len(labels)} have one label, {shown}: " in note for note in notes] == [True] * bool(shown)
+    assert [record.getMessage() for record in caplog.records] == [f"evaluation texts: {note}" for note in notes]
+
+
+def only(path, label):
+    lines = [line for line in tiny_run.table(path, rows=96).read_text().splitlines() if label in line]
+    path.write_text("\n".join(lines) + "\n")
+    return path
+
+
+def test_a_run_and_a_judgement_tell_it(tmp_path, capsys, caplog):
+    model = tiny_run.checkpoint(tmp_path / "model")
+    texts = only(tmp_path / "yes.jsonl", '"label": "yes"')
+    words = ["prune", str(model), "-r", "gradient", "--output-dir", str(tmp_path / "run")]
+    for change in tiny_run.settings(None, texts):
+        words += ["--set", change]
+    assert main(words) == 0
+    told = "evaluation texts: all 24 have one label, 'yes': a model that knows no other answer looks as good"
+    assert told in caplog.text
+    assert "calibration texts: all 24 have one label, 'yes': scores that look at labels see nothing" in caplog.text
+    page = (tmp_path / "run" / "report.html").read_text()
+    for note in content(tmp_path / "run").notes[:2]:
+        assert note.replace("'", "&#39;") in page
+    assert told[1:] in content(tmp_path / "run").notes[1]
+    capsys.readouterr()
+    said = ["evaluate", str(model), "--texts", str(texts), "--label-column", "label", "--text-column", "text"]
+    assert main(said) == 0
+    assert "all 24 have one label, 'yes'" in " ".join(capsys.readouterr().out.split())
+    assert main([*said, "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert "all 24 have one label" in found["texts"]["evaluation"]["notes"][0]
+
+
+@pytest.mark.parametrize(("classes", "told"), [([1, 1, 1], True), ([1, 0, 1], False)])
+def test_a_dense_model_that_says_one_thing_leaves_nothing_to_agree_about(classes, told):
+    texts = [Text(str(i)) for i in range(3)]
+    said = [np.array([number]) for number in classes]
+    dense = Outcome("agreement", "agreement", 1.0, np.ones(3), True, texts, said, probabilities=np.ones((3, 2)) / 2)
+    assert ("says the same of all" in compare(dense, dense)["meaning"]) is told
