@@ -18,6 +18,13 @@ log = logging.getLogger("headwise")
 # What tells a folder that headwise, or transformers, wrote: only such a one is ever replaced.
 _OURS = ("environment.json", "plan.json", "evidence", "config.json", "comparison.html")
 
+#: How a system says that it takes no more, and what that means.
+_NO_ROOM = {
+    errno.ENOSPC: "the disk is full",
+    errno.EDQUOT: "the disk quota is used up",
+    errno.EFBIG: "a file would be larger than allowed (ulimit -f)",
+}
+
 
 @contextlib.contextmanager
 def new_folder(target: Path, *, overwrite: bool = False) -> Iterator[Path]:
@@ -184,8 +191,8 @@ def told(target: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        if error.errno in (errno.ENOSPC, errno.EDQUOT):
-            raise _full(target) from error
+        if out_of_room(error):
+            raise _full(target, error) from error
         if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
             raise BadInput(f"{target} cannot be written: {error.strerror}") from error
         raise
@@ -193,7 +200,7 @@ def told(target: Path) -> Iterator[None]:
 
 @contextlib.contextmanager
 def space_told(target: Path) -> Iterator[None]:
-    """Say that the disk is full, by whatever way a library tells it: safetensors does so in words alone.
+    """Say that the disk takes no more, by whatever way a library tells it: safetensors does so in words alone.
 
     Other failures pass; files that are read inside the block may have their own.
     """
@@ -202,10 +209,19 @@ def space_told(target: Path) -> Iterator[None]:
     except BadInput:
         raise
     except Exception as error:
-        number = getattr(error, "errno", None)
-        if number in (errno.ENOSPC, errno.EDQUOT) or os.strerror(errno.ENOSPC) in str(error)[:2000]:
-            raise _full(target) from error
+        if out_of_room(error):
+            raise _full(target, error) from error
         raise
+
+
+def out_of_room(error: BaseException) -> str:
+    """What a system says that takes no more: the disk or a quota is full, or a file too large; "" for other errors.
+
+    >>> out_of_room(RuntimeError("I/O error: No space left on device (os error 28)")), out_of_room(OSError(2, "none"))
+    ('the disk is full', '')
+    """
+    number, said = getattr(error, "errno", None), str(error)[:2000]
+    return next((words for code, words in _NO_ROOM.items() if number == code or os.strerror(code) in said), "")
 
 
 def _umask() -> int:
@@ -214,5 +230,5 @@ def _umask() -> int:
     return mask
 
 
-def _full(target: Path) -> BadInput:
-    return BadInput(f"no space left on the disk of {target}; nothing was kept there")
+def _full(target: Path, error: BaseException) -> BadInput:
+    return BadInput(f"no space left for {target}: {out_of_room(error)}; nothing was kept there")

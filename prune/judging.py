@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import logging
 import os
+import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures.process import BrokenProcessPool
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -121,6 +122,7 @@ class Errand:
         device: where to run.
         trust_remote_code: run code that the checkpoint brings.
         threads: of each process; as many as here, since sums in another order differ in their last digits.
+        level: below it no process logs anything, as here.
     """
 
     recipe: str
@@ -128,15 +130,20 @@ class Errand:
     device: str | None
     trust_remote_code: bool
     threads: int
+    level: int = field(default_factory=log.getEffectiveLevel)
 
     def start(self) -> Judging:
-        """Open and gather all anew."""
+        """Open and gather all anew; what there is to say of it has been said by who asked."""
         torch.set_num_threads(self.threads)
-        recipe = Recipe.from_text(self.recipe)
-        ready = prepare(
-            recipe, device=self.device, trust_remote_code=self.trust_remote_code,
-            look=lambda _: Evidence.load(self.evidence),
-        )  # fmt: skip
+        recipe, before = Recipe.from_text(self.recipe), log.level
+        log.setLevel(logging.ERROR)
+        try:
+            ready = prepare(
+                recipe, device=self.device, trust_remote_code=self.trust_remote_code,
+                look=lambda _: Evidence.load(self.evidence),
+            )  # fmt: skip
+        finally:
+            log.setLevel(before)
         return Judging(recipe, ready)
 
 
@@ -211,6 +218,9 @@ def _begin(errand: Errand) -> None:
 
     threading.Thread(target=leave, daemon=True).start()
     disable_progress_bar()  # type: ignore[no-untyped-call]
+    log.setLevel(errand.level)
+    if errand.level > logging.WARNING:
+        warnings.simplefilter("ignore")
     _errands.append(errand)
 
 

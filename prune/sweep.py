@@ -16,7 +16,7 @@ from headwise.analysis.progress import track
 from headwise.prune.checkpoint import load, read_back
 from headwise.prune.deciding import decide, plan_of, steadiness
 from headwise.prune.environment import unchanged
-from headwise.prune.folder import check_place, settled
+from headwise.prune.folder import check_place, settled, space_told
 from headwise.prune.growth import growth
 from headwise.prune.importance import Scores
 from headwise.prune.judging import Carve, Errand, Gate, Judging, Task, side_by_side
@@ -69,7 +69,7 @@ def sweep(
     """
     shares = _asked(recipe, fractions, which, jobs)
     check_place(settled(target), recipe.model.id)
-    with Stages(target, overwrite=overwrite, resume=resume) as stages:
+    with Stages(target, overwrite=overwrite, resume=resume) as stages, space_told(target):
         stages.text("recipe.yaml", recipe.resolved_yaml)
         first, *others = (_at(recipe, share) for share in shares)
         ready = prepare(

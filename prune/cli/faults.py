@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import errno
 from collections.abc import Iterator
 
 from headwise.analysis.errors import HeadwiseError
 from headwise.prune.cli.terminal import Unprinted
+from headwise.prune.folder import out_of_room
 
 _LONGEST = 600
 
@@ -20,7 +20,7 @@ def explain(error: Exception, debug: str = "HEADWISE_DEBUG") -> tuple[str, int]:
     """
     if any(isinstance(cause, KeyboardInterrupt) for cause in _chain(error)):
         return "interrupted", 130  # which torch's exporter takes for a failure of its own
-    full = "" if isinstance(error, Unprinted) else _disk_full(error)
+    full = "" if isinstance(error, Unprinted) else _no_room(error)
     if full:
         return f"{full}; free some space or give another --output-dir; no folder of that name was left half-written", 2
     if isinstance(error, HeadwiseError):
@@ -41,14 +41,14 @@ def explain(error: Exception, debug: str = "HEADWISE_DEBUG") -> tuple[str, int]:
     return message, 1
 
 
-def _disk_full(error: BaseException) -> str:
-    """What to say if the disk is full, however deep that is wrapped, also in words alone."""
+def _no_room(error: BaseException) -> str:
+    """What to say if the disk takes no more, however deep that is wrapped, also in words alone."""
     for cause in _chain(error):
-        number = getattr(cause, "errno", None)
-        if number in (errno.ENOSPC, errno.EDQUOT) or "No space left on device" in str(cause)[:2000]:
+        why = out_of_room(cause)
+        if why:
             # A copy names what it reads, then what it writes.
             name = getattr(cause, "filename2", None) or getattr(cause, "filename", None)
-            return f"the disk is full{f' (writing {name})' if name else ''}"
+            return f"{why}{f' (writing {name})' if name else ''}"
     return ""
 
 

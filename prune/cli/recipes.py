@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
-from headwise.prune.cli.options import AsJson
+from headwise.prune.cli.options import AsJson, Quiet
 from headwise.prune.cli.terminal import complain, put, put_json, stdout, table
 
 app = typer.Typer(help="List, show and check recipes.", no_args_is_help=False)
@@ -39,21 +39,27 @@ def show(name: Annotated[str, typer.Argument(metavar="NAME", help="A shipped rec
 def check(
     recipes: Annotated[list[str], typer.Argument(metavar="FILE…", help="Recipe files, or names of shipped ones.")],
     settings: Settings = None,
+    as_json: AsJson = False,
+    quiet: Quiet = False,
 ) -> None:
     """Every mistake of every recipe, each with its line; exit code 2 if there is one."""
     from headwise.prune.recipe_errors import RecipeError
     from headwise.prune.recipe import Recipe  # isort: skip
 
-    wrong = False
+    found: list[dict[str, Any]] = []
     for recipe in recipes:
         try:
             Recipe.load(recipe, settings or [])
         except RecipeError as error:
             complain(str(error))
-            wrong = True
+            found.append({"recipe": recipe, "mistakes": [mistake.line() for mistake in error.mistakes]})
         else:
-            put(f"{recipe}: no mistakes")
-    if wrong:
+            found.append({"recipe": recipe, "mistakes": []})
+            if not quiet and not as_json:
+                put(f"{recipe}: no mistakes")
+    if as_json:
+        put_json(found)
+    if any(one["mistakes"] for one in found):
         raise typer.Exit(2)
 
 

@@ -7,8 +7,8 @@ from typing import Annotated
 
 import typer
 
-from headwise.prune.cli.options import Overwrite, Quiet, Revision
-from headwise.prune.cli.terminal import put, speaking
+from headwise.prune.cli.options import AsJson, Overwrite, Quiet, Revision
+from headwise.prune.cli.terminal import put, put_json, speaking
 
 Source = Annotated[str, typer.Argument(metavar="CHECKPOINT", help="Folder or hub id.")]
 Target = Annotated[Path, typer.Argument(metavar="OUT", help="New folder for the checkpoint in today's form.")]
@@ -21,6 +21,7 @@ def rescue(
     allow_pickle: Pickle = False,
     revision: Revision = None,
     overwrite: Overwrite = False,
+    as_json: AsJson = False,
     quiet: Quiet = False,
 ) -> None:
     """Write a checkpoint that transformers 4 pruned, or that is only a pickle, so that it opens again, bit for bit."""
@@ -28,9 +29,14 @@ def rescue(
         from headwise.prune.rescue import rescue as save_again
 
         model = save_again(checkpoint, out, revision=revision, allow_pickle=allow_pickle, overwrite=overwrite)
-        if not quiet and getattr(model.config, "headwise", None) is None:
+        record = getattr(model.config, "headwise", None) or {"sites": {}}
+        gone = {name: site["heads"] - len(site["kept"]) for name, site in record["sites"].items()}
+        total = sum(site["heads"] for site in record["sites"].values())
+        if as_json:
+            put_json(
+                {"out": str(out), "class": type(model).__name__, "heads_removed": sum(gone.values()), "sites": gone}
+            )
+        elif not quiet and not gone:
             put(f"{out}: {type(model).__name__}, saved as safetensors; no heads were pruned")
         elif not quiet:
-            sites = model.config.headwise["sites"].values()
-            gone = sum(site["heads"] - len(site["kept"]) for site in sites)
-            put(f"{out}: {type(model).__name__}, {gone} of {sum(site['heads'] for site in sites)} heads were pruned")
+            put(f"{out}: {type(model).__name__}, {sum(gone.values())} of {total} heads were pruned")

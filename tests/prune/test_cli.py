@@ -159,6 +159,12 @@ def test_wrong_usage_is_one_message_and_exit_code_2(capsys, arguments):
         (ProofFailed("gate and cut differ"), 1, "gate and cut differ"),
         (OSError(errno.ENOSPC, "No space left on device", "/a/b"), 2, "the disk is full (writing /a/b)"),
         (RuntimeError("Error while serializing: I/O error: No space left on device"), 2, "the disk is full"),
+        (RuntimeError("serializing: I/O error: Disk quota exceeded (os error 122)"), 2, "the disk quota is used up"),
+        (
+            RuntimeError("serializing: I/O error: File too large (os error 27)"),
+            2,
+            "a file would be larger than allowed",
+        ),
         (PermissionError(errno.EACCES, "Permission denied", "/a/b"), 2, "/a/b: Permission denied"),
         (MemoryError(), 2, "out of memory"),
         (RuntimeError("broken"), 1, "internal fault: RuntimeError: broken"),
@@ -309,6 +315,11 @@ def test_check_tells_all_mistakes_of_all_files(capsys, tmp_path):
     assert "a.yaml:2: score" in err
     assert "b.yaml:3: sede: unknown field; did you mean 'seed'?" in err
     assert ran(capsys, "recipes", "check", "quickstart", "--set", "seed=x")[0] == 2
+    assert ran(capsys, "recipes", "check", "quickstart", "--quiet") == (0, "", "")
+    code, out, again = ran(capsys, "recipes", "check", tmp_path / "a.yaml", "quickstart", "--json")
+    bad, good = json.loads(out)
+    assert (code, good) == (2, {"recipe": "quickstart", "mistakes": []})
+    assert [line in err and line in again for line in bad["mistakes"]] == [True] * 2, bad
     refused(capsys, "recipes", "show", "nobody")
 
 

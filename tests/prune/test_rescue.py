@@ -98,6 +98,13 @@ def test_the_command_rescues_and_never_overwrites(tmp_path, capsys):
     assert main(["rescue", str(tmp_path / "old"), str(tmp_path / "new")]) == 0
     assert "3 of 8 heads were pruned" in capsys.readouterr().out
     assert main(["rescue", str(tmp_path / "old"), str(tmp_path / "new")]) == 2
+    assert main(["rescue", str(tmp_path / "old"), str(tmp_path / "told"), "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert told == {
+        "out": str(tmp_path / "told"), "class": "GPT2LMHeadModel", "heads_removed": 3, "sites": {"0": 1, "1": 2}
+    }  # fmt: skip
+    assert main(["rescue", str(tmp_path / "old"), str(tmp_path / "hushed"), "--quiet"]) == 0
+    assert tuple(capsys.readouterr()) == ("", "")
     assert main(["rescue", str(tmp_path / "missing"), str(tmp_path / "other")]) == 2
     assert not (tmp_path / "other").exists()
 
@@ -114,6 +121,8 @@ def test_a_dense_pickle_is_saved_anew_and_the_refusal_says_how(tmp_path, capsys)
     assert main(["rescue", old, new]) == 2
     assert main(["rescue", old, new, "--allow-pickle"]) == 0
     assert "saved as safetensors" in capsys.readouterr().out
+    assert main(["rescue", old, str(tmp_path / "told"), "--allow-pickle", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["heads_removed"] == 0
     assert {path.name for path in (tmp_path / "new").iterdir()} >= {"model.safetensors", "vocab.txt"}
     assert not list((tmp_path / "new").glob("*.bin"))
     inputs = inputs_of(FAMILIES["bert"])

@@ -197,7 +197,8 @@ def test_an_old_folder_left_over_does_not_stand_in_the_way(tmp_path):
     ("number", "words"),
     [
         (errno.ENOSPC, "no space"),
-        (errno.EDQUOT, "no space"),
+        (errno.EDQUOT, "no space left .* the disk quota is used up"),
+        (errno.EFBIG, r"a file would be larger than allowed \(ulimit -f\)"),
         (errno.EACCES, "cannot be written"),
         (errno.EROFS, "cannot"),
     ],

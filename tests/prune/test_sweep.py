@@ -2,11 +2,12 @@
 
 import itertools
 import json
+import logging
 import os
 import pickle
 import shutil
 import signal
-from dataclasses import replace
+from dataclasses import astuple, replace
 from pathlib import Path
 
 import numpy as np
@@ -190,6 +191,28 @@ def test_several_processes_give_the_numbers_of_one(place, done, tmp_path):
     errand = judging.Errand("schema: 1\nscore: {kind: random}", tmp_path, None, False, 1)
     with pytest.raises(BadInput, match="no model"):
         list(judging.side_by_side(errand, {"a": judging.Gate({}), "b": judging.Gate({})}, 2, ""))
+
+
+def test_a_disk_that_gets_full_is_told_however_a_library_says_it(place, tmp_path, monkeypatch):
+    def full(*_, **__):
+        raise RuntimeError("Error while serializing: I/O error: No space left on device (os error 28)")
+
+    monkeypatch.setattr(sweeping, "prepare", full)
+    with pytest.raises(BadInput, match=r"no space left for .*full: the disk is full"):
+        sweep(recipe(place), SHARES, tmp_path / "full")
+    assert not list(tmp_path.iterdir())
+
+
+def test_what_was_said_once_no_process_says_again(place, done, tmp_path, capfd, monkeypatch):
+    rows = (place / "texts.jsonl").read_text().splitlines()
+    (tmp_path / "yes.jsonl").write_text("".join(f"{row}\n" for row in rows if '"yes"' in row))
+    one = Recipe.load("gradient", tiny_run.settings(place / "model", tmp_path / "yes.jsonl"))
+    errand = judging.Errand(one.resolved_yaml(), place / "done" / "evidence", None, False, 1)
+    tasks = {"a": judging.Gate({"0": [0]}), "b": judging.Gate({"0": [1]})}
+    assert {name for name, _ in judging.side_by_side(errand, tasks, 2, "")} == {"a", "b"}
+    assert "have one label" not in capfd.readouterr().err
+    monkeypatch.setattr(judging.log, "level", logging.ERROR)
+    assert replace(errand, level=judging.log.getEffectiveLevel()) == judging.Errand(*astuple(errand)[:5])
 
 
 TRAINED = "recover={kind: finetune, epochs: 2, rate: 0.02}"
