@@ -103,13 +103,18 @@ def scores_of(folder: Folder) -> tuple[np.ndarray, str]:
 def ranks_of(scores: np.ndarray) -> tuple[list[int | None], list[int | None]]:
     """Rank of every score (1 = highest) and its fifth (5 = highest); None where there is no score.
 
+    Equal scores have equal ranks: the best that any of them could have.
+
     >>> ranks_of(np.array([0.1, 0.9, float("nan"), 0.5]))
     ([3, 1, None, 2], [2, 5, None, 4])
+    >>> ranks_of(np.array([0.1, 0.5, 0.5]))
+    ([3, 1, 1], [2, 5, 5])
     """
     known = np.flatnonzero(np.isfinite(scores))
     ranks: list[int | None] = [None] * len(scores)
     shades: list[int | None] = [None] * len(scores)
-    for position, i in enumerate(known[np.argsort(-scores[known], kind="stable")]):
+    for i in known:
+        position = int((scores[known] > scores[i]).sum())
         ranks[i] = position + 1
         shades[i] = FIFTHS - int(FIFTHS * position / len(known))
     return ranks, shades

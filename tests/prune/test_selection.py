@@ -273,10 +273,10 @@ def test_reasons_say_what_happened():
     notes = {"0": {1: "twin of 1.2 (r = 0.97)"}}
     chosen = select(sites, AdditiveCosts(scores), Budget(heads=4), keep=keep, score="gradient", notes=notes)
     why = chosen.reasons
-    assert why["0"][1] == "rank 2 of 12 by gradient: cost 0.1; twin of 1.2 (r = 0.97)"
+    assert why["0"][1] == "number 2 of 4 to go, by gradient: cost 0.1; twin of 1.2 (r = 0.97)"
     assert why["0"][3] == "kept: minimum_per_site (cost 0.3)"
-    assert why["1"][0] == "rank 4 of 12 by gradient: cost 5"
-    assert why["1"][1] == "kept: removing it next would cost 5 by gradient; the last head removed cost 5"
+    assert why["1"][0] == "number 4 of 4 to go, by gradient: cost 5"
+    assert why["1"][1] == "kept: removing it next would cost 5 by gradient; the last head removed cost just as much"
     assert why["1"][2] == "kept: named in keep.heads"
     assert why["2"][0] == "kept: its heads are mixed"
 
