@@ -19,6 +19,8 @@ from headwise.analysis.processes import world
 
 #: Packages whose release the numbers may depend on.
 PACKAGES = ("headwise", "torch", "transformers", "numpy", "scipy")
+# What a configuration says of where it lies and what wrote it.
+_OF_THE_PLACE = ("_name_or_path", "_commit_hash", "transformers_version")
 
 
 def marks_of(
@@ -45,6 +47,20 @@ def marks_of(
         "versions": ", ".join(f"{name} {version(name)}" for name in PACKAGES),
     }
     return marks | {name: json.dumps(value) for name, value in settings.items()}
+
+
+def settings_hash(model: nn.Module) -> str:
+    """Sixteen hex digits that name what a model's configuration says, wherever it lies; "" for a model without one.
+
+    >>> settings_hash(nn.Linear(2, 2))
+    ''
+    """
+    config: Any = getattr(model, "config", None)
+    if config is None:
+        return ""
+    said = json.loads(config.to_json_string(use_diff=False))
+    told = {name: value for name, value in said.items() if name not in _OF_THE_PLACE}
+    return hashlib.sha256(json.dumps(told, sort_keys=True).encode()).hexdigest()[:16]
 
 
 def weights_hash(model: nn.Module) -> str:

@@ -45,19 +45,23 @@ def environment(*, seed: int, model: dict[str, Any], texts: dict[str, Any]) -> d
 
 
 def unchanged(then: Mapping[str, Any], now: Mapping[str, Any]) -> None:
-    """Return if model and texts are what they were when the run began; a resumed one could mix two otherwise.
+    """Return if model, tokenizer and texts are what they were when the run began; a resumed one could mix two otherwise.
 
     Args:
         then: `environment.json` as the run began.
         now: the same, made anew.
 
     Raises:
-        BadInput: if either has changed.
+        BadInput: if any has changed.
     """
-    names = {"calibration": "the texts of data.calibration", "evaluation": "the texts of data.evaluation"}
-    pairs = {f"the model {now['model']['id']}": (then["model"]["hash"], now["model"]["hash"])}
-    pairs |= {name: (then["texts"][part]["hash"], now["texts"][part]["hash"]) for part, name in names.items()}
-    changed = [name for name, (one, two) in pairs.items() if one != two]
+    (was, texts), (model, read) = ((one["model"], one["texts"]) for one in (then, now))
+    same = {part: texts[part]["hash"] == read[part]["hash"] for part in ("calibration", "evaluation")}
+    tokens = [one["calibration"].get("tokens") for one in (texts, read)]
+    changed = [f"the model {model['id']}"] if was["hash"] != model["hash"] else []
+    changed += [f"the configuration of {model['id']}"] if was.get("config") not in (None, model["config"]) else []
+    # Other texts have other tokens, whoever makes them.
+    changed += ["the tokenizer"] if same["calibration"] and tokens[0] not in (None, tokens[1]) else []
+    changed += [f"the texts of data.{part}" for part, kept in same.items() if not kept]
     if changed:
         raise BadInput(
             f"{' and '.join(changed)} changed since the run began; put back what was there, or start afresh "

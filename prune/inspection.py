@@ -122,6 +122,7 @@ def inspect(
     from headwise.analysis.reading import read_source
     from headwise.analysis.sites import find_sites
     from headwise.prune.environment import environment, now
+    from headwise.prune.material import tokens_of
     from headwise.prune.opening import open_checkpoint
     from headwise.prune.overlong import overlong
     from headwise.prune.own_loss import own_loss
@@ -134,7 +135,8 @@ def inspect(
     opened = open_checkpoint(model, revision=revision, dtype=dtype, device=device, trust_remote_code=trust_remote_code)
     require_reached(opened.model, opened.tokenizer, find_sites(opened.model), corpus)
     cut_off = overlong(opened.model, opened.tokenizer, {"calibration": corpus}, max_length=max_length)
-    texts = {"calibration": corpus.summary() | {"truncated": cut_off["calibration"]}}
+    tokens = tokens_of(corpus, opened.model, opened.tokenizer, max_length)
+    texts = {"calibration": corpus.summary() | {"truncated": cut_off["calibration"], "tokens": tokens}}
     made = environment(seed=seed, model=opened.facts, texts=texts)
     if how["interventions"]:
         how["own"] = own_loss(opened.model, opened.tokenizer, corpus, max_length=max_length, seed=seed)
@@ -161,8 +163,12 @@ def inspect(
 
 def _same(begun: Mapping[str, Any], made: Mapping[str, Any]) -> None:
     """Return if model and texts are those that an interrupted analysis began with."""
-    pairs = (("model", "hash"), ("texts", "calibration"))
-    changed = [what for what, part in pairs if begun[what][part] != made[what][part]]
+    pairs = {
+        "model": ("model", "hash"),
+        "configuration": ("model", "config"),
+        "tokenizer or texts": ("texts", "calibration"),
+    }
+    changed = [what for what, (one, part) in pairs.items() if begun[one].get(part) != made[one][part]]
     if changed:
         raise BadInput(
             f"{' and '.join(changed)} changed since the analysis began; put back what was there, or start afresh "

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -14,6 +15,8 @@ from headwise.prune.recipe_parts import Data
 _SELECTION_SHARE = 0.2
 # What is judged at most where the recipe names no evaluation: half of a large set would take hours, twice.
 _JUDGED = 2000
+# By so many texts a tokenizer is known again.
+_TOKENISED = 64
 
 
 @dataclass(frozen=True)
@@ -25,17 +28,20 @@ class Material:
         evaluation: texts that decide nothing.
         overlap: how many texts left calibration because they are in the evaluation, too.
         truncated: how many texts of a part are longer than what the model reads, where that was counted.
+        tokens: names what the tokenizer makes of the first texts; "" where that was not asked.
     """
 
     calibration: Corpus
     evaluation: Corpus
     overlap: int
     truncated: Mapping[str, int] = field(default_factory=dict)
+    tokens: str = ""
 
     def facts(self) -> dict[str, Any]:
         """Source, count, hash and skips of each part, for the record."""
         parts = {"calibration": self.calibration.summary(), "evaluation": self.evaluation.summary()}
         parts["calibration"]["overlap_removed"] = self.overlap
+        parts["calibration"] |= {"tokens": self.tokens} if self.tokens else {}
         for name, count in self.truncated.items():
             parts[name]["truncated"] = count
         return parts
@@ -49,7 +55,8 @@ class Material:
         truncated = overlong(model, tokenizer, parts, max_length=max_length, task=task)
         kind = (task or choose_task(model, tokenizer, self.calibration)).kind
         noted = {name: replace(part, notes=(*part.notes, *one_label(part, name, kind))) for name, part in parts.items()}
-        return replace(self, truncated=truncated, **noted)
+        tokens = tokens_of(self.calibration, model, tokenizer, max_length)
+        return replace(self, truncated=truncated, tokens=tokens, **noted)
 
     def selection(self, seed: int) -> tuple[Corpus, Corpus]:
         """Calibration without, and the fifth of it that a search judges its candidates on."""
@@ -60,6 +67,16 @@ class Material:
         """The same with a smaller calibration, and the texts that candidates of a search are judged on."""
         calibration, selection = self.selection(seed)
         return replace(self, calibration=calibration), selection
+
+
+def tokens_of(corpus: Corpus, model: Any, tokenizer: Any, max_length: int | None) -> str:
+    """Sixteen hex digits that name what the tokenizer makes of the first texts, and the settings of a processor."""
+    from headwise.analysis.batching import batches
+
+    first = replace(corpus, texts=corpus.texts[:_TOKENISED])
+    made = batches(first, tokenizer, model=model, max_length=max_length).mark
+    settings = tokenizer.to_json_string() if hasattr(tokenizer, "to_json_string") else ""
+    return hashlib.sha256(f"{made} {settings}".encode()).hexdigest()[:16]
 
 
 def gather(data: Data, seed: int) -> Material:

@@ -11,7 +11,7 @@ from torch import nn
 from headwise.analysis.batching import fill_of
 from headwise.analysis.devices import home
 from headwise.analysis.errors import BadInput
-from headwise.analysis.identity import weights_hash
+from headwise.analysis.identity import settings_hash, weights_hash
 from headwise.prune.auto_class import auto_class
 from headwise.prune.configuration import where_is
 from headwise.prune.tasks.text_classification import is_classifier
@@ -33,7 +33,7 @@ class Opened:
         tokenizer: the checkpoint's own; its processor where the model sees or hears.
         name: hub id or folder, as the user said it.
         source: what was opened: the same, or the folder of the embedded model.
-        facts: id, revision, class, auto_class, model_type, dtype, device and a hash of the weights, for the record.
+        facts: id, revision, class, auto_class, model_type, dtype, device, hashes of weights and `config`, for the record.
         lent: whether the model was open already, and somebody goes on using it.
     """
 
@@ -144,4 +144,5 @@ def _facts(name: str, revision: str | None, model: Any) -> dict[str, Any]:
         "id": name, "revision": revision or getattr(config, "_commit_hash", None), "class": type(model).__name__,
         "auto_class": auto_class(model), "model_type": getattr(config, "model_type", ""),
         "dtype": str(parameter.dtype).removeprefix("torch."), "device": str(home(model)), "hash": weights_hash(model),
+        "config": settings_hash(model),
     }  # fmt: skip

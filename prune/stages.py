@@ -84,6 +84,10 @@ class Stages:
             own = self.target.with_name(self.target.name.removesuffix(".partial"))
             raise BadInput(f"{self.target} is what an unfinished run has kept; resume it by its own name, {own}")
         if self.resume and not self.overwrite and is_run(self.target) and not self.work.exists():
+            if (self.target / ".lock").exists():
+                raise BadInput(
+                    f"{self.target} is an unfinished run under another name than it had; rename it to {self.work}, then resume"
+                )
             raise BadInput(
                 f"{self.target} is finished, so there is nothing to resume; what is asked for now, if it is another recipe "
                 "or budget, needs an output folder of its own, or --overwrite"

@@ -53,6 +53,21 @@ def test_a_stage_is_made_once(tmp_path):
     assert Saved.made == 1
 
 
+def test_an_unfinished_run_that_was_renamed_is_not_called_finished(tmp_path):
+    with broken_off(tmp_path / "run") as stages:
+        stages.text("recipe.yaml", lambda: "a")
+        stages.json("environment.json", dict)
+        stages.json("plan.json", dict)
+    (tmp_path / "run.partial").rename(tmp_path / "moved")
+    with pytest.raises(BadInput, match=r"unfinished run .* rename it to .*moved\.partial, then resume"):
+        Stages(tmp_path / "moved", resume=True).__enter__()
+    (tmp_path / "moved").rename(tmp_path / "moved.partial")
+    with Stages(tmp_path / "moved", resume=True) as stages:
+        assert stages.text("recipe.yaml", lambda: "a") == "a"
+    with pytest.raises(BadInput, match="is finished, so there is nothing to resume"):
+        Stages(tmp_path / "moved", resume=True).__enter__()
+
+
 def test_half_a_stage_does_not_count(tmp_path):
     class Interrupted:
         def save(self, path):
