@@ -59,13 +59,14 @@ def generation_speed(
     share = None if seconds is None else seconds / max(1, 2 * len(grid))
     rows = []
     for batch, length, inputs in grid:
-        prompt = {name: value for name, value in inputs.items() if not name.startswith("decoder_")}
+        given = {name: value for name, value in inputs.items() if isinstance(value, Tensor)}
+        prompt = {name: value for name, value in given.items() if not name.startswith("decoder_")}
         taken = {}
         with _never_ending(dense), _never_ending(cut):
             for count in (1, new_tokens):
                 before, after = (partial(_write, model, prompt, count) for model in (dense, cut))
                 taken[count] = measure(before, after, sync, rounds, share, generator, clock)
-            cache = {name: _cache_bytes(model, prompt) for name, model in (("dense", dense), ("cut", cut))}
+            cache = {name: _cache_bytes(model, given) for name, model in (("dense", dense), ("cut", cut))}
         prefill, decode = taken[1], _a_token(taken[1], taken[new_tokens], new_tokens)
         rows.append({
             "batch": batch, "length": length, "new_tokens": new_tokens,
@@ -121,11 +122,11 @@ def _write(model: Any, prompt: Mapping[str, Tensor], count: int) -> Tensor:
     return found
 
 
-def _cache_bytes(model: Any, prompt: Mapping[str, Tensor]) -> int | None:
+def _cache_bytes(model: Any, given: Mapping[str, Tensor]) -> int | None:
     """Bytes of keys and values (or states) that a prompt leaves in the cache; None without one."""
-    inputs = dict(prompt)
+    inputs = dict(given)
     if getattr(model.config, "is_encoder_decoder", False):
-        inputs["decoder_input_ids"] = prompt["input_ids"][:, :1]
+        inputs["decoder_input_ids"] = inputs.get("decoder_input_ids", inputs.get("input_ids"))[:, :1]
     cache = getattr(model(**inputs, use_cache=True), "past_key_values", None)
     if cache is None:
         return None

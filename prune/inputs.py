@@ -98,7 +98,8 @@ def _shown(model: nn.Module, batch: int, seed: int) -> dict[str, Tensor]:
             value[:1].repeat(batch, *(1,) * (value.dim() - 1)) if isinstance(value, Tensor) and value.dim() else value
         )
 
-    return {name: many(value) for name, value in found.items()}
+    # Whether a cache is used is for those to say who time.
+    return {name: many(value) for name, value in found.items() if name != "use_cache"}
 
 
 def fitting(model: nn.Module, lengths: tuple[int, ...]) -> tuple[tuple[int, ...], tuple[int, ...]]:

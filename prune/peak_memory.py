@@ -35,7 +35,9 @@ def peak_memory(model: nn.Module, inputs: Mapping[str, Tensor]) -> int:
             model(**inputs)
             torch.cuda.synchronize(device)
             return int(torch.cuda.max_memory_allocated(device) - before)
-        known = [*model.parameters(), *model.buffers(), *inputs.values()]
+        # What says how to run (`use_cache`) is no tensor.
+        given = [value for value in inputs.values() if isinstance(value, Tensor)]
+        known = [*model.parameters(), *model.buffers(), *given]
         with _Living(known) as living:
             model(**inputs)
         return int(living.peak)

@@ -20,6 +20,7 @@ from headwise.prune.inputs import fitting, inputs_to_time
 from headwise.prune.operations import operations, parameters, size_in_bytes
 from headwise.prune.peak_memory import peak_memory
 from headwise.prune.quiet import ready
+from headwise.prune.room_to_write import room_to_write
 from headwise.prune.timing import Clock, measure, row_of, synchroniser
 
 MakeInputs = Callable[[int, int], Mapping[str, Tensor]]
@@ -86,15 +87,14 @@ def compare_speed(
         inputs = dict(make(largest["batch"], largest["length"]))
         memory = {name: peak_memory(model, inputs) for name, model in (("dense", dense), ("cut", cut))}
         attention = attention_speed(dense, cut, inputs, rounds=rounds, seconds=budget.attention, seed=seed, clock=clock)
-        written = [(batch, largest["length"], make(batch, largest["length"])) for batch in batches]
-        generation = (
-            generation_speed(
-                dense, cut, written, new_tokens=new_tokens, rounds=rounds, seconds=budget.generation, seed=seed,
-                clock=clock,
+        generation = []
+        if generates(dense) and make_inputs is None:
+            length, count, more = _room(dense, largest["length"], new_tokens)
+            notes += more
+            written = [(batch, length, make(batch, length)) for batch in batches] if count > 1 else []
+            generation = generation_speed(
+                dense, cut, written, new_tokens=count, rounds=rounds, seconds=budget.generation, seed=seed, clock=clock
             )
-            if generates(dense) and make_inputs is None
-            else []
-        )  # fmt: skip
     rows.sort(key=lambda row: (row["batch"], row["length"]))
     return {
         "schema": 1,
@@ -112,6 +112,17 @@ def compare_speed(
         "seed": seed,
         "notes": notes,
     }
+
+
+def _room(model: nn.Module, length: int, new_tokens: int) -> tuple[int, int, list[str]]:
+    """Prompt and written tokens for which the model's positions suffice, and what has to be said about them."""
+    room = room_to_write(model)
+    count = new_tokens if room is None else min(new_tokens, room)
+    left = room_to_write(model, length)
+    prompt = length if left is None else length - max(count - left, 0)
+    notes = [f"{count} tokens are written instead of {new_tokens}: there the model's positions end"]
+    shorter = [f"generation is timed after {prompt} tokens instead of {length}, for {count} more to have positions"]
+    return prompt, count, [*(notes if count < new_tokens else []), *(shorter if prompt < length else [])]
 
 
 class _Budget:

@@ -16,6 +16,7 @@ from headwise.analysis.batching import Batch, batches, token_limit
 from headwise.analysis.errors import BadInput
 from headwise.analysis.progress import track
 from headwise.analysis.texts import Corpus, Text
+from headwise.prune.room_to_write import told_room
 from headwise.prune.tasks.outcome import Outcome, judging
 
 
@@ -56,9 +57,8 @@ class SequenceToSequence(BaseModel):
         _check(calibration)
         _score_of(self.metric)("a", "a")
         # Positions end what is read, and what is written, if nothing else does.
-        limits = [self.new_tokens, token_limit(None, model)]
-        longest = min(limit for limit in limits if limit is not None)
-        return FittedWriter(self, tokenizer, batch_size, token_limit(tokenizer, model, max_length), longest)
+        reads, writes = token_limit(tokenizer, model, max_length), told_room(model, self.new_tokens)
+        return FittedWriter(self, tokenizer, batch_size, reads, writes)
 
 
 def writes_from_text(model: nn.Module) -> bool:

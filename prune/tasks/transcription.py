@@ -17,6 +17,7 @@ from headwise.analysis.class_names import named_for
 from headwise.analysis.errors import BadInput
 from headwise.analysis.progress import track
 from headwise.analysis.texts import Corpus
+from headwise.prune.room_to_write import told_room
 from headwise.prune.tasks.outcome import Outcome, judging
 
 
@@ -58,7 +59,10 @@ class Transcription(BaseModel):
             raise BadInput("transcription needs a processor with a tokenizer; the checkpoint has none")
         _check(calibration)
         errors_of("a", "a", self.metric, plain=self.plain)
-        return FittedTranscription(self, tokenizer, is_ctc(model), batch_size)
+        ctc = is_ctc(model)
+        return FittedTranscription(
+            self, tokenizer, ctc, batch_size, self.new_tokens if ctc else told_room(model, self.new_tokens)
+        )
 
 
 def is_ctc(model: nn.Module) -> bool:
@@ -91,6 +95,7 @@ class FittedTranscription:
     processor: Any = field(repr=False)
     ctc: bool
     batch_size: int = 8
+    new_tokens: int = 200
 
     def losses(self, model: nn.Module, batch: Batch) -> Float[Tensor, " batch"]:
         """Nats a token of what was said: of all ways to say it in the clip's frames (CTC), or one after another."""
@@ -154,7 +159,7 @@ class FittedTranscription:
             ids = model(**batch.inputs).logits.argmax(-1)
             return list(tokenizer.batch_decode(ids))
         inputs = {name: value for name, value in batch.inputs.items() if not name.startswith("decoder_")}
-        ids = model.generate(**inputs, do_sample=False, max_new_tokens=self.task.new_tokens)  # type: ignore[operator]
+        ids = model.generate(**inputs, do_sample=False, max_new_tokens=self.new_tokens)  # type: ignore[operator]
         return list(tokenizer.batch_decode(ids, skip_special_tokens=True))
 
     def _spelled(self, text: str) -> Sequence[int]:

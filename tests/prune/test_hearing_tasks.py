@@ -200,7 +200,7 @@ def test_case_and_punctuation_count_only_if_asked():
     assert errors_of("fa", "!", "wer", plain=True) == (0, 0)
 
 
-def test_encoder_decoders_write_what_they_hear(place):
+def test_encoder_decoders_write_what_they_hear(place, caplog):
     config = WhisperConfig(
         vocab_size=len(LETTERS), d_model=16, encoder_layers=1, decoder_layers=1, encoder_attention_heads=2,
         decoder_attention_heads=2, encoder_ffn_dim=16, decoder_ffn_dim=16, num_mel_bins=8, max_source_positions=50,
@@ -222,6 +222,10 @@ def test_encoder_decoders_write_what_they_hear(place):
     features = hears(wave, sampling_rate=8000, return_tensors="pt")["input_features"]
     written = model.generate(features, max_new_tokens=5, do_sample=False)
     assert outcome.predictions[0] == Both.tokenizer.batch_decode(written, skip_special_tokens=True)[0]
+    # Its 24 positions hold fewer tokens than are written by default: that is said before anything is heard.
+    more = Transcription().fit(model, Both(), texts, batch_size=3)
+    assert "positions end after 20 written tokens; 200 were asked for" in caplog.text
+    assert len(more.judge(model, texts).predictions) == len(outcome.predictions)
     batch = next(iter(batches(texts, Both(), model=model, batch_size=3)))
     # Every clip is brought to one second by the processor, so clips of all lengths share a batch.
     assert len(batch.texts) == 3
