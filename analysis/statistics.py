@@ -42,6 +42,8 @@ _SUMS = {
 #: The last ones are mass on keys, each a weighted sum of the map's entries.
 _MASSES = 4
 STATISTICS = tuple(_SUMS)
+#: Those that a score may rest on: their sums are kept by part of the texts, too, so that these can be drawn again.
+_DRAWN = ("confidence", "context_norm")
 
 
 def row_entropy(
@@ -164,10 +166,11 @@ class Statistics(Reducer):
         return self.sums[:, :, i].numpy(), self.rows[:, :, i].numpy()
 
     def result(self) -> dict[str, np.ndarray]:
-        """`statistics/<name>` for every statistic, and `parts/confidence`, sums and rows by part of the texts."""
+        """`statistics/<name>` of all; of those in `_DRAWN`, `parts/<name>` too: sums and rows by part of the texts."""
         found = {f"statistics/{name}": self.mean(name) for name in STATISTICS}
-        parts = [table.reshape(-1, PARTS, table.shape[1]).sum(0).T for table in self.by_cell("confidence")]
-        found["parts/confidence"] = np.stack(parts, axis=-1)
+        for name in _DRAWN:
+            parts = [table.reshape(-1, PARTS, table.shape[1]).sum(0).T for table in self.by_cell(name)]
+            found[f"parts/{name}"] = np.stack(parts, axis=-1)
         found["statistics/rows"] = self.rows[:, :, 0].sum(0).numpy()
         found["statistics/dormant"] = self._dormant(found["statistics/context_norm"])
         return found

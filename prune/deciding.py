@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -23,9 +24,11 @@ from headwise.prune.selection import Budget, Meter, Selection, Time, blocks_of, 
 from headwise.prune.selection.costs import Costs
 from headwise.prune.selection.reach import rooms_of
 from headwise.prune.selection.searches import Greedy
-from headwise.prune.stability import chosen_again, stability
+from headwise.prune.stability import chosen_again, even, stability
 from headwise.prune.stages import Undecided
 from headwise.prune.tasks import Outcome, compare
+
+log = logging.getLogger("headwise")
 
 
 @dataclass(frozen=True)
@@ -62,9 +65,16 @@ def decide(
         Undecided: the budget cannot be met, or nothing stays under the drop.
     """
     try:
-        return _decided(recipe, calibration, evidence, made, judge, latency, scores)
+        plan = _decided(recipe, calibration, evidence, made, judge, latency, scores)
     except BadInput as error:
         raise Undecided(str(error)) from error
+    alike = plan.made_with["stability"].get("even", 0)
+    if alike:
+        log.warning(
+            "score %s: %d of the heads that stay score exactly as one that goes: between these it decided nothing",
+            recipe.score.kind, alike,
+        )  # fmt: skip
+    return plan
 
 
 def _decided(
@@ -166,6 +176,8 @@ def plan_of(
 ) -> Plan:
     """A selection as the file that one reads and edits; `stable` says how other texts would have decided."""
     values = {site: [None if v != v else float(v) for v in found] for site, found in scores.items()}
+    alike = even(scores, chosen.remove)
+    firm = {**(stable or {}), **({"even": alike} if alike else {})}
     asked = (budget or recipe.remove).model_dump(exclude_none=True)
     if recipe.reach is not None and recipe.reach.drop is not None:
         asked = {"drop": recipe.reach.drop, **asked}
@@ -175,7 +187,7 @@ def plan_of(
                 "search": recipe.search.model_dump(exclude_none=True)},
         expected={"cost": chosen.cost, "heads": sum(len(heads) for heads in chosen.remove.values()), **(more or {})},
         made_with={"score": recipe.score.model_dump(mode="json"), "seed": recipe.seed, "versions": made["versions"],
-                   "calibration": made["texts"]["calibration"], "stability": dict(stable or {})},
+                   "calibration": made["texts"]["calibration"], "stability": firm},
     )  # fmt: skip
 
 

@@ -23,8 +23,8 @@ def stability(
     """How alike the ranks of heads are on resampled texts: Kendall's tau with the ranks that decided.
 
     Texts are drawn with replacement, in up to 64 parts by content, and scored anew from sums that the score's own
-    pass kept: no text is read again. 1: always the same order; 0: no more alike than two random orders (Kendall,
-    1938; tau-b, which allows for ties).
+    pass kept: no text is read again. What takes a training was trained again on halves of the texts, if asked.
+    1: always the same order; 0: no more alike than two random orders (Kendall, 1938; tau-b, which allows for ties).
 
     Args:
         kind: name of the score.
@@ -46,6 +46,9 @@ def stability(
         return {**told, "how": "this score does not say how it depends on single texts"}
     if resampled.without_texts:
         return {**told, "tau": 1.0, "low": 1.0, "high": 1.0, "how": resampled.how}
+    if resampled.trained:
+        taus = [_tau(_flat(values, values), _flat(other, values)) for other in resampled.trained]
+        return _spread(told, taus, resampled.how)
     if resampled.anew is None or resampled.texts is None:
         return {**told, "how": resampled.how}
     there = np.flatnonzero(resampled.texts > 0)
@@ -57,13 +60,17 @@ def stability(
         weights = np.zeros(len(resampled.texts))
         weights[there] = generator.multinomial(len(there), np.full(len(there), 1 / len(there)))
         found.append(_tau(full, _flat(resampled.anew(weights), values)))
+    return _spread(told, found, resampled.how)
+
+
+def _spread(told: Mapping[str, Any], found: Sequence[float], how: str) -> dict[str, Any]:
+    """Median and range of the taus, beside what is told anyway."""
     known = np.array([tau for tau in found if np.isfinite(tau)])
     if not len(known):
         return {**told, "how": "all heads score the same"}
     low, middle, high = np.quantile(known, [0.025, 0.5, 0.975])
     return {
-        **told, "tau": float(middle), "low": float(low), "high": float(high), "resamples": len(known),
-        "how": resampled.how,
+        **told, "tau": float(middle), "low": float(low), "high": float(high), "resamples": len(known), "how": how,
     }  # fmt: skip
 
 
@@ -107,8 +114,9 @@ def chosen_again(
         return {**told, "how": "no head goes"}
     often: Counter[tuple[str, int]] = Counter()
     shares = []
-    for weights in halves():
-        found = _newly_gone(sites, choose(_costs_on(way, sites, weights)))
+    others = [AdditiveCosts(values) for values in way.trained] or (_costs_on(way, sites, half) for half in halves())
+    for costs in others:
+        found = _newly_gone(sites, choose(costs))
         often.update(found)
         shares.append(len(gone & found) / len(gone))
     heads: dict[str, dict[str, int]] = {}
@@ -118,8 +126,19 @@ def chosen_again(
         "times": len(shares), "removed": len(gone), "share": float(np.mean(shares)), "least": min(shares),
         "most": max(shares), "chance": len(gone) / free if free else None,
         "always": sum(often[head] == len(shares) for head in gone), "heads": heads,
-        "how": "by greedy removal on every half of the texts that is two of four groups",
+        "how": "by greedy removal on halves of the texts, each two of four groups",
     }  # fmt: skip
+
+
+def even(values: Mapping[str, np.ndarray], remove: Mapping[str, Sequence[int]]) -> int:
+    """How many heads that stay score exactly as one that goes: between these the score decides nothing.
+
+    >>> even({"0": np.array([0.0, 0.0, 1.0, np.nan])}, {"0": [0, 3]})
+    1
+    """
+    gone = {name: np.isin(np.arange(len(found)), list(remove.get(name, ()))) for name, found in values.items()}
+    one, went = _flat(values, values), _flat(gone, values).astype(bool)
+    return int(np.isin(one[~went], one[went]).sum())
 
 
 def _not_again(way: Resampled | None) -> str:
@@ -128,7 +147,7 @@ def _not_again(way: Resampled | None) -> str:
         return "this score does not say how it depends on single texts"
     if way.unchosen:
         return way.unchosen
-    if way.anew is None or way.texts is None:
+    if (way.anew is None and not way.trained) or way.texts is None:
         return way.how
     if any(not way.texts[first::GROUPS].any() for first in range(GROUPS)):
         return "too few texts to choose on half of them"

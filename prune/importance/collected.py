@@ -88,6 +88,7 @@ class Collected:
     Attributes:
         examples: how many texts were seen.
         texts: the same by part.
+        batches: how many batches begin with a text of each part.
         gates: gradient sums by site (empty if nothing was differentiated).
         slopes: sum over tokens of the outer product of the loss gradient at the projection's output, by site.
         fit: moments of the contexts of seven texts in eight, by site.
@@ -100,6 +101,7 @@ class Collected:
 
     examples: int = 0
     texts: np.ndarray = field(default_factory=lambda: np.zeros(PARTS))
+    batches: np.ndarray = field(default_factory=lambda: np.zeros(PARTS))
     gates: dict[str, GateSums] = field(default_factory=dict)
     slopes: dict[str, Float[Tensor, "out out"]] = field(default_factory=dict)
     fit: dict[str, Moments] = field(default_factory=dict)

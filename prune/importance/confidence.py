@@ -8,7 +8,7 @@ import numpy as np
 from pydantic import BaseModel, ConfigDict
 
 from headwise.prune.importance.calibration import Calibration
-from headwise.prune.importance.known import from_evidence
+from headwise.prune.importance.known import drawn_again, from_evidence
 from headwise.prune.importance.resampled import Resampled
 from headwise.prune.importance.scores import Scores, spread
 
@@ -44,18 +44,17 @@ class Confidence(BaseModel):
 
 def _resampled(calibration: Calibration) -> Resampled:
     """Means over texts drawn again, from the sums that the evidence keeps by part of the texts."""
-    table = getattr(calibration.evidence, "arrays", {}).get("parts/confidence")
-    if table is None:
+    found = drawn_again(calibration.evidence, "confidence")
+    if found is None:
         return Resampled("the evidence keeps no sums by part of the texts; analyse again")
+    texts, means = found
     place = {(name, int(head)): index for index, (name, head) in enumerate(calibration.evidence.heads)}
-    sums = np.asarray(table, dtype=np.float64)
 
     def anew(weights: np.ndarray) -> dict[str, np.ndarray]:
-        drawn = np.einsum("hpk,p->hk", sums, weights)
-        means = np.divide(drawn[:, 0], drawn[:, 1], out=np.zeros(len(drawn)), where=drawn[:, 1] > 0)
+        each = means(weights)
         return {
-            name: spread(site, np.array([means[place[name, head]] for head in site.kept]))
+            name: spread(site, np.array([each[place[name, head]] for head in site.kept]))
             for name, site in calibration.sites.items()
         }
 
-    return Resampled("texts drawn again", sums[..., 1].max(0), anew)
+    return Resampled("texts drawn again", texts, anew)

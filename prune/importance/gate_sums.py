@@ -24,6 +24,7 @@ class GateTotals:
         signed: over examples, of the gradient, [head].
         pulls: over tokens, of the squared gradient at the contexts, [column].
         tokens: how many tokens.
+        per_batch: over batches, of the absolute gradient of the batch's summed loss, [head].
     """
 
     absolute: np.ndarray
@@ -32,6 +33,7 @@ class GateTotals:
     signed: np.ndarray
     pulls: np.ndarray
     tokens: float
+    per_batch: np.ndarray
 
 
 @dataclass
@@ -42,7 +44,8 @@ class GateSums:
         absolute: sum over examples of the absolute gradient.
         outer: sum over examples of the gradients' outer product.
         per_token: sum over tokens of the absolute token gradient.
-        per_batch: sum over batches of the absolute gradient of the batch's summed loss.
+        per_batch: sum over batches of the absolute gradient of the batch's summed loss; a batch is in the part of its
+            first text.
         signed: sum over examples of the gradient.
         pulls: sum over tokens of the squared gradient at the contexts.
         tokens: how many tokens were seen.
@@ -51,7 +54,7 @@ class GateSums:
     absolute: Float[Tensor, "part head"]
     outer: Float[Tensor, "part head head"]
     per_token: Float[Tensor, "part head"]
-    per_batch: Float[Tensor, " head"]
+    per_batch: Float[Tensor, "part head"]
     signed: Float[Tensor, "part head"]
     pulls: Float[Tensor, "part column"]
     tokens: Float[Tensor, " part"]
@@ -69,7 +72,7 @@ class GateSums:
             absolute=by_head,
             outer=nothing.new_zeros(PARTS, heads, heads),
             per_token=by_head.clone(),
-            per_batch=nothing.new_zeros(heads),
+            per_batch=by_head.clone(),
             signed=by_head.clone(),
             pulls=nothing.new_zeros(PARTS, columns),
             tokens=nothing.new_zeros(PARTS),
@@ -96,7 +99,7 @@ class GateSums:
         >>> one = torch.ones(2, 1)
         >>> sums.add(torch.tensor([0, 5]), torch.tensor([[1.0], [-3.0]]), 3 * one, one, torch.tensor([2, 3]))
         >>> totals = sums.total()
-        >>> totals.absolute.item(), sums.per_batch.item(), totals.per_token.item(), totals.tokens
+        >>> totals.absolute.item(), totals.per_batch.item(), totals.per_token.item(), totals.tokens
         (4.0, 2.0, 6.0, 5.0)
         """
         gradients = gradients.to(self.absolute)
@@ -104,7 +107,7 @@ class GateSums:
         self.absolute.index_add_(0, parts, gradients.abs())
         self.outer.index_add_(0, parts, gradients.unsqueeze(2) * gradients.unsqueeze(1))
         self.per_token.index_add_(0, parts, per_token.to(self.per_token))
-        self.per_batch += gradients.sum(0).abs()
+        self.per_batch[parts[0]] += gradients.sum(0).abs()
         self.signed.index_add_(0, parts, gradients)
         self.pulls.index_add_(0, parts, pulls.to(self.pulls))
         self.tokens.index_add_(0, parts, tokens.to(self.tokens))
@@ -115,7 +118,9 @@ class GateSums:
         >>> GateSums.zeros(2, 8).total().outer.shape
         (2, 2)
         """
-        tables = (self.absolute, self.outer, self.per_token, self.signed, self.pulls)
-        absolute, outer, per_token, signed, pulls = (weighted(table.cpu().numpy(), weights) for table in tables)
+        tables = (self.absolute, self.outer, self.per_token, self.signed, self.pulls, self.per_batch)
+        absolute, outer, per_token, signed, pulls, per_batch = (
+            weighted(table.cpu().numpy(), weights) for table in tables
+        )
         tokens = float(weighted(self.tokens.cpu().numpy(), weights))
-        return GateTotals(absolute, outer, per_token, signed, pulls, tokens)
+        return GateTotals(absolute, outer, per_token, signed, pulls, tokens, per_batch)

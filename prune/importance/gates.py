@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import ClassVar, Literal
 
+import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from headwise.analysis.errors import BadInput
 from headwise.prune.importance.calibration import DISTANCES, Calibration, Loss
-from headwise.prune.importance.resampled import Resampled
+from headwise.prune.importance.resampled import Resampled, apart
 from headwise.prune.importance.scores import Scores, spread
 
 
@@ -26,6 +28,9 @@ class Gates(BaseModel):
 
     With `weights: free` a copy of the model learns along with the gates, as it would recover after the cut; the copy
     is thrown away, and the plan is one for the model as it was.
+
+    How firm the ranking is, no sums can say: `again` trains so many times more, each on another half of the texts (the
+    other half next) and with other draws, and takes as much longer.
 
     >>> Gates(steps=10).form
     'hard-concrete'
@@ -52,6 +57,13 @@ class Gates(BaseModel):
     weights: Literal["frozen", "free"] = Field(
         default="frozen", description="whether the weights of a copy learn along; free takes the memory of training"
     )
+    again: int = Field(
+        default=0,
+        ge=0,
+        le=6,
+        strict=True,
+        description="trainings more, on halves of the texts, that only say how firm the ranking is; each takes as long",
+    )
     weights_rate: float = Field(default=2e-5, gt=0, le=1, description="learning rate of free weights (Adam)")
 
     @model_validator(mode="after")
@@ -61,6 +73,8 @@ class Gates(BaseModel):
             raise ValueError(f"give one of price, keep, heads (got {', '.join(aims)})")
         if self.form == "subset" and aims == ["price"]:
             raise ValueError("a price belongs to form: hard-concrete; subset takes keep or heads")
+        if self.weights == "frozen" and self.weights_rate != type(self).model_fields["weights_rate"].default:
+            raise ValueError("weights_rate belongs to weights: free; frozen weights do not learn")
         return self
 
     def target(self, heads: int) -> int | None:
@@ -85,10 +99,10 @@ class Gates(BaseModel):
     def passes(self) -> float:
         """Forward-backward passes: unknown before the texts are; one batch a step, taken as one in thirty-two.
 
-        >>> Gates(steps=96).passes, Gates(steps=96, loss="predictions").passes
-        (3.0, 4.0)
+        >>> Gates(steps=96).passes, Gates(steps=96, loss="predictions").passes, Gates(steps=96, again=2).passes
+        (3.0, 4.0, 9.0)
         """
-        return self.steps * (3 if self.loss == "labels" else 4) / 96
+        return (1 + self.again) * self.steps * (3 if self.loss == "labels" else 4) / 96
 
     def score(self, calibration: Calibration) -> Scores:
         """Scores per head: the larger, the more open.
@@ -96,9 +110,36 @@ class Gates(BaseModel):
         Raises:
             BadInput: no task, no predictions, or a loss that the gates cannot change or that is not finite.
         """
+        from headwise.prune.importance.learning import texts_by_part
+
+        values = self._values(calibration)
+        if self.again:
+            how = "trained anew each time, on half of the texts and with other draws"
+            trained = [self._values(calibration, half, place) for place, half in enumerate(apart(self.again), start=1)]
+            resampled = Resampled(how, texts_by_part(calibration, self.steps), trained=trained)
+        else:
+            how = "gates are trained batch by batch: other texts would take another training; `score.again: 2` asks for two"
+            resampled = Resampled(how)
+        return Scores(self.kind, values, notes=self._notes(calibration, values), resampled=resampled)
+
+    def _notes(self, calibration: Calibration, values: Mapping[str, np.ndarray]) -> dict[str, dict[int, str]]:
+        """How often each gate is open, where that is what the score says."""
+        if self.form != "hard-concrete":
+            return {}
+        import torch
+
+        from headwise.prune.importance.learning import open_probability
+
+        found = {}
+        for name, site in calibration.sites.items():
+            shares = (100 * open_probability(torch.from_numpy(values[name]))).tolist()
+            found[name] = {head: f"its gate is open in {shares[head]:.0f} % of draws" for head in site.kept}
+        return found
+
+    def _values(
+        self, calibration: Calibration, half: np.ndarray | None = None, training: int = 0
+    ) -> dict[str, np.ndarray]:
         from headwise.prune.importance.learning import learned
 
-        found = learned(calibration, self)
-        values = {name: spread(site, found[name][: len(site.kept)]) for name, site in calibration.sites.items()}
-        how = "gates are trained batch by batch: other texts would take another training"
-        return Scores(self.kind, values, resampled=Resampled(how))
+        found = learned(calibration, self, half, training)
+        return {name: spread(site, found[name][: len(site.kept)]) for name, site in calibration.sites.items()}

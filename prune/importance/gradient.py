@@ -60,15 +60,15 @@ class Gradient(BaseModel):
             elif self.variant == "per-example":
                 per_head = sums.absolute / found.count(weights)
             else:
-                per_head = found.gates[name].per_batch.cpu().numpy() / found.examples
+                per_head = sums.per_batch / found.count(weights)
             if self.normalize == "site":
                 per_head = per_head / (np.linalg.norm(per_head) + 1e-20)
             values[name] = spread(site, per_head[: len(site.kept)])
         return values
 
     def _resampled(self, found: Any, calibration: Calibration) -> Resampled:
+        values = partial(self._values, found, calibration.sites)
         if self.variant == "per-batch":
-            return Resampled(
-                "per-batch sums belong to the batches they were made of: single texts cannot be drawn again"
-            )
-        return Resampled("texts drawn again", found.texts, partial(self._values, found, calibration.sites))
+            # The sum over a batch is all that is known of its texts.
+            return Resampled("whole batches drawn again", found.batches, values)
+        return Resampled("texts drawn again", found.texts, values)

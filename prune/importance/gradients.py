@@ -82,7 +82,9 @@ def collect(
         for batch in track(batches, label=label):
             _Pass(model, sites, batch, found, moments, slopes).run(task)
             found.examples += len(batch.texts)
-            np.add.at(found.texts, parts_of(batch.texts).numpy(), 1)
+            parts = parts_of(batch.texts).numpy()
+            np.add.at(found.texts, parts, 1)
+            found.batches[parts[0]] += 1
     if not found.examples:
         raise BadInput("calibration: there are no texts; give at least one")
     if task is not None and not any(bool(sums.absolute.any()) for sums in found.gates.values()):

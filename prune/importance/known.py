@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -30,3 +31,22 @@ def from_evidence(calibration: Calibration, array: str, score: str) -> dict[str,
         for head in site.kept:
             values[name][head] = float(found[place[name, head]])
     return values
+
+
+def drawn_again(evidence: Any, statistic: str) -> tuple[np.ndarray, Callable[[np.ndarray], np.ndarray]] | None:
+    """How a statistic of the evidence depends on its texts; None if it keeps no sums by part of them.
+
+    Returns:
+        how many rows each part holds, [part], and from how often each part is drawn to the mean of every head of the
+        evidence, 0 where no row is, [head].
+    """
+    table = getattr(evidence, "arrays", {}).get(f"parts/{statistic}")
+    if table is None:
+        return None
+    sums = np.asarray(table, dtype=np.float64)
+
+    def means(weights: np.ndarray) -> np.ndarray:
+        drawn = np.einsum("hpk,p->hk", sums, weights)
+        return np.asarray(np.divide(drawn[:, 0], drawn[:, 1], out=np.zeros(len(drawn)), where=drawn[:, 1] > 0))
+
+    return sums[..., 1].max(0), means

@@ -14,6 +14,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from headwise.analysis.batching import Batch
 from headwise.analysis.errors import BadInput
 from headwise.analysis.gates import gated
 from headwise.analysis.progress import track
@@ -21,6 +22,8 @@ from headwise.analysis.sites import Site
 from headwise.analysis.still import still
 from headwise.prune.importance.apart import losses_of
 from headwise.prune.importance.calibration import Calibration
+from headwise.prune.importance.parts import parts_of
+from headwise.prune.importance.resampled import PARTS
 
 if TYPE_CHECKING:
     from headwise.prune.importance.gates import Gates
@@ -88,8 +91,16 @@ def subset(
     return soft + (hard - soft).detach() if soft.requires_grad else hard
 
 
-def learned(calibration: Calibration, how: Gates) -> dict[str, np.ndarray]:
+def learned(
+    calibration: Calibration, how: Gates, half: np.ndarray | None = None, training: int = 0
+) -> dict[str, np.ndarray]:
     """Log alphas or logits of the heads that exist, by site, after training.
+
+    Args:
+        calibration: model and texts.
+        how: what is trained, and how.
+        half: how much the texts of each part count, [part]; all count once if left out.
+        training: number of the training: each draws its gates anew.
 
     Raises:
         BadInput: no task where labels are asked for, no predictions where those are, a loss that the gates cannot
@@ -101,7 +112,7 @@ def learned(calibration: Calibration, how: Gates) -> dict[str, np.ndarray]:
     target = how.target(len(owners))
     start = 2.0 if how.form == "hard-concrete" else 0.0
     free = torch.full((len(owners),), start, dtype=torch.float64, requires_grad=True)
-    draw = _drawing(how, target, torch.Generator().manual_seed(calibration.seed))
+    draw = _drawing(how, target, torch.Generator().manual_seed(calibration.seed + 7919 * training))
     price = (0.01 if how.price is None else how.price) if how.form == "hard-concrete" and target is None else 0.0
     learning: list[dict[str, Any]] = [{"params": [free], "lr": how.rate}]
     with _holding(model, how.weights == "free") as model:
@@ -112,7 +123,7 @@ def learned(calibration: Calibration, how: Gates) -> dict[str, np.ndarray]:
         for step, batch in enumerate(track(texts, total=how.steps, label="Training gates")):
             losses = asked(batch)
             with gated(model, gates=_by_site(draw(free, step), owners, sites)):
-                loss = losses(model).mean()
+                loss = _mean(losses(model), batch, half)
             if not loss.requires_grad or not bool(torch.isfinite(loss)):
                 raise BadInput("score gates: the loss is not finite, or gates do not change it; choose another")
             optimizer.zero_grad()
@@ -120,6 +131,20 @@ def learned(calibration: Calibration, how: Gates) -> dict[str, np.ndarray]:
             optimizer.step()
     numbers = (moved(free, target) if how.form == "hard-concrete" and target else free).detach().numpy()
     return {name: numbers[[owner == name for owner, _ in owners]] for name in sites}
+
+
+def texts_by_part(calibration: Calibration, steps: int) -> np.ndarray:
+    """How many texts of each part so many steps see, [part]; none is counted twice."""
+    found = np.zeros(PARTS)
+    for batch in itertools.islice(calibration.batches, steps):
+        np.add.at(found, parts_of(batch.texts).numpy(), 1)
+    return found
+
+
+def _mean(losses: Float[Tensor, " batch"], batch: Batch, half: np.ndarray | None) -> Tensor:
+    if half is None:
+        return losses.mean()
+    return (losses * torch.from_numpy(half)[parts_of(batch.texts)].to(losses)).mean()
 
 
 @contextlib.contextmanager

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from typing import Any, ClassVar, Literal
 
 import numpy as np
@@ -10,8 +11,12 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 from headwise.analysis.errors import BadInput
 from headwise.prune.importance.calibration import LOSSES, Calibration, Loss
 from headwise.prune.importance.gradient import Gradient
+from headwise.prune.importance.known import drawn_again
 from headwise.prune.importance.resampled import Resampled
 from headwise.prune.importance.scores import Scores
+
+#: Texts by part, [part], and from how often each part is drawn to how much each head matters, [head].
+_Anew = tuple[np.ndarray | None, Callable[[np.ndarray], np.ndarray]]
 
 
 class Redundancy(BaseModel):
@@ -66,7 +71,7 @@ class Redundancy(BaseModel):
         heads = [(name, head) for name, site in calibration.sites.items() for head in site.kept]
         rows = [place[head] for head in heads]
         similarity = similarity[np.ix_(rows, rows)]
-        importance, scored = self._importance(calibration, heads, rows)
+        importance, way = self._importance(calibration, heads, rows)
         distances, rivals = clusters_lost(similarity, importance, self.linkage)
         values = {name: np.full(site.heads, np.nan) for name, site in calibration.sites.items()}
         notes: dict[str, dict[int, str]] = {name: {} for name in values}
@@ -76,33 +81,31 @@ class Redundancy(BaseModel):
                 rival_site, rival_head = heads[rivals[index]]
                 r = similarity[index, rivals[index]]
                 notes[name][head] = f"nearest head that matters more: {rival_site}.{rival_head} (r = {r:.2f})"
-        return Scores(self.kind, values, notes=notes, resampled=self._resampled(heads, similarity, values, scored))
+        return Scores(self.kind, values, notes=notes, resampled=self._resampled(heads, similarity, values, way))
 
     def _resampled(
-        self, heads: list[tuple[str, int]], similarity: np.ndarray, values: dict[str, np.ndarray], scored: Scores | None
+        self, heads: list[tuple[str, int]], similarity: np.ndarray, values: dict[str, np.ndarray], way: _Anew | None
     ) -> Resampled:
         """Who matters most, on texts drawn again; who is alike, as measured."""
-        way = scored.resampled if scored is not None else None
-        if way is None or way.anew is None:
-            return Resampled("the evidence keeps similarity and norms of all texts together")
+        if way is None:
+            return Resampled("no sums by part of the texts are kept of what matters; analyse again")
+        texts, importance = way
 
         def anew(weights: np.ndarray) -> dict[str, np.ndarray]:
-            drawn = way.anew(weights)  # type: ignore[misc]
-            importance = np.array([drawn[name][head] for name, head in heads])
+            distances, _ = clusters_lost(similarity, importance(weights), self.linkage)
             found = {name: np.full_like(value, np.nan) for name, value in values.items()}
-            for (name, head), distance in zip(
-                heads, clusters_lost(similarity, importance, self.linkage)[0], strict=True
-            ):
+            for (name, head), distance in zip(heads, distances, strict=True):
                 found[name][head] = distance
             return found
 
-        return Resampled("who matters is asked of texts drawn again; similarity stays as measured", way.texts, anew)
+        return Resampled("who matters is asked of texts drawn again; similarity stays as measured", texts, anew)
 
     def _similarity(self, calibration: Calibration) -> tuple[dict[tuple[str, int], int], np.ndarray]:
         arrays = getattr(calibration.evidence, "arrays", {})
         found = arrays.get(f"similarity/{self.measure}")
         if found is None:
-            known = sorted(name.split("/")[1] for name in arrays if name.startswith("similarity/"))
+            names = [name.split("/")[1] for name in arrays if name.startswith("similarity/")]
+            known = sorted(name for name in names if not name.endswith("_chance"))
             raise BadInput(
                 f"score redundancy: the evidence lacks similarity {self.measure!r}; it has {', '.join(known) or 'none'}"
             )
@@ -114,15 +117,25 @@ class Redundancy(BaseModel):
 
     def _importance(
         self, calibration: Calibration, heads: list[tuple[str, int]], rows: list[int]
-    ) -> tuple[np.ndarray, Scores | None]:
-        """What decides who stays, and the score that it is from, if it is one."""
+    ) -> tuple[np.ndarray, _Anew | None]:
+        """What decides who stays, and how that depends on the texts."""
         if self.matters == "gradient":
             gradient = Gradient(loss=self.loss).score(calibration)
-            return np.array([gradient[name][head] for name, head in heads]), gradient
+            way = gradient.resampled
+            if way is None or way.anew is None:
+                return _in_row(gradient, heads), None
+            anew = way.anew
+            return _in_row(gradient, heads), (way.texts, lambda weights: _in_row(anew(weights), heads))
         norms: Any = calibration.evidence.arrays.get("statistics/context_norm")
         if norms is None:
             raise BadInput("score redundancy: the evidence has no statistics/context_norm; use matters: gradient")
-        return np.nan_to_num(np.asarray(norms, dtype=np.float64)[rows]), None
+        known = drawn_again(calibration.evidence, "context_norm")
+        again = None if known is None else (known[0], lambda weights: known[1](weights)[rows])
+        return np.nan_to_num(np.asarray(norms, dtype=np.float64)[rows]), again
+
+
+def _in_row(values: Mapping[str, np.ndarray], heads: list[tuple[str, int]]) -> np.ndarray:
+    return np.array([values[name][head] for name, head in heads])
 
 
 def clusters_lost(

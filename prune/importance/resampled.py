@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 from typing import TYPE_CHECKING
@@ -34,6 +34,7 @@ class Resampled:
             has nothing to do with them, and always ranks the same.
         instead: what `anew` gives on all texts once, where that is a part of the score and not the score itself.
         costs: what removals cost on one of the `halves` of the texts, where scores do not simply add up.
+        trained: the score had anew on as many halves of the texts (`apart`), where it takes more than sums.
         unchosen: why heads cannot be chosen again on other texts, though `anew` says how scores depend on them.
     """
 
@@ -42,6 +43,7 @@ class Resampled:
     anew: Anew | None = None
     instead: Mapping[str, np.ndarray] | None = None
     costs: Callable[[np.ndarray], Costs] | None = None
+    trained: Sequence[Mapping[str, np.ndarray]] = ()
     unchosen: str = ""
 
     @property
@@ -65,6 +67,18 @@ def halves() -> list[np.ndarray]:
     """
     group = np.arange(PARTS) % GROUPS
     return [2.0 * np.isin(group, pair) for pair in combinations(range(GROUPS), GROUPS // 2)]
+
+
+def apart(times: int) -> list[np.ndarray]:
+    """So many of the `halves`, as far apart as they can be: a half is followed by the other half.
+
+    >>> first, second = apart(2)
+    >>> (first + second).tolist() == [2.0] * PARTS
+    True
+    """
+    found = halves()
+    pairs = [half for index in range(len(found) // 2) for half in (found[index], found[-1 - index])]
+    return pairs[:times]
 
 
 def untouched(values: Mapping[str, np.ndarray], how: str) -> Resampled:

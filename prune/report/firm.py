@@ -31,7 +31,8 @@ def firmness(report: Report) -> list[str]:
     found = []
     if report.stability:
         found.append(_ranking(report.stability))
-        found += _again(report.stability)
+        found += _again(report.stability, _searched(report.plan.get("budget")))
+        found += _even(report.stability)
     found += _by_table(report.latency)
     if _stopped_by_the_clock(report.plan.get("expected") or {}):
         found.append(
@@ -72,8 +73,16 @@ def _ranking(found: Mapping[str, Any]) -> str:
     )
 
 
-def _again(stability: Mapping[str, Any]) -> list[str]:
+def _searched(budget: Any) -> bool:
+    """Whether the plan was looked for beyond greedy removal."""
+    search = budget.get("search") if isinstance(budget, Mapping) else None
+    return isinstance(search, Mapping) and search.get("kind") not in (None, "greedy")
+
+
+def _again(stability: Mapping[str, Any], searched: bool = False) -> list[str]:
     """How many of the heads that went would go again; nothing where that was not asked, or was answered already.
+
+    Where a search went on from the greedy removal (`searched`), that removal is what was made again.
 
     >>> found = {"times": 6, "removed": 43, "share": 0.875, "least": 0.8, "most": 1.0, "chance": 0.6, "always": 30}
     >>> _again({"again": found})[0][:92]
@@ -86,11 +95,25 @@ def _again(stability: Mapping[str, Any]) -> list[str]:
     share, least, most, chance = (
         formats.in_metric(found.get(name), "accuracy") for name in ("share", "least", "most", "chance")
     )
+    which = "that greedy removal takes, before any search," if searched else "that went"
     return [
         f"Would the same heads go again? Chosen on one half of the texts or another ({found['times']} halves), {share} of "
-        f"the {formats.plural(int(found.get('removed') or 0), 'head')} that went go again ({least} to {most}; {chance} "
+        f"the {formats.plural(int(found.get('removed') or 0), 'head')} {which} go again ({least} to {most}; {chance} "
         f"would by chance), {found.get('always')} of them every time."
     ]
+
+
+def _even(stability: Mapping[str, Any]) -> list[str]:
+    """That the score did not tell heads apart of which some went, if so.
+
+    >>> _even({"even": 1})
+    ['1 head that stayed scores exactly as one that went: between these the score decided nothing.']
+    """
+    count = stability.get("even")
+    if not isinstance(count, int) or count < 1:
+        return []
+    stayed = "1 head that stayed scores" if count == 1 else f"{count:,} heads that stayed score"
+    return [f"{stayed} exactly as one that went: between these the score decided nothing."]
 
 
 def _sentence(text: str) -> str:

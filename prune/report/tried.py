@@ -33,11 +33,15 @@ def foreseen(report: Report) -> dict[str, Any]:
     """What the plan expects, less what `tried` tells.
 
     >>> from headwise.prune.report.document import Verdict
-    >>> foreseen(Report("prune", "run", {}, Verdict(""), plan={"expected": {"cost": 1.0, "reach": []}}))
-    {'cost': 1.0}
+    >>> foreseen(Report("prune", "run", {}, Verdict(""), score_name="gates", plan={"expected": {"cost": 1.0, "reach": []}}))
+    {'cost by gates': 1.0}
     """
     found = report.plan.get("expected")
-    return {name: part for name, part in found.items() if name != "reach"} if isinstance(found, Mapping) else {}
+    if not isinstance(found, Mapping):
+        return {}
+    # What a cost counts is the score's own business: a loss, a rank, or nothing that has a unit.
+    names = {"cost": f"cost by {report.score_name}"} if report.score_name else {}
+    return {names.get(str(name), str(name)): part for name, part in found.items() if name != "reach"}
 
 
 def _steps(report: Report) -> list[Mapping[str, Any]]:

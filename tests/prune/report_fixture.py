@@ -318,6 +318,7 @@ def write_extras(run: Path) -> Path:
         run / "stability.json",
         {
             "schema": 1, "score": "gradient", "tau": 0.81, "low": 0.77, "high": 0.85, "resamples": 20, "how": "by text",
+            "even": 2,
             "again": {
                 "times": 6, "removed": 3, "share": 0.75, "least": 0.5, "most": 1.0, "chance": 0.375, "always": 1,
                 "heads": {"0": {"1": 6}}, "how": "on halves",

@@ -8,6 +8,7 @@ from scipy.stats import rankdata
 
 from headwise.analysis.capture import capture
 from headwise.analysis.errors import BadInput
+from headwise.analysis.evidence import Evidence
 from headwise.analysis.gates import contexts
 from headwise.analysis.projections import output_weight
 from headwise.analysis.roles import ROLES
@@ -16,6 +17,7 @@ from headwise.analysis.roles.mass import RelationMass
 from headwise.analysis.similarity import Pearson
 from headwise.analysis.sites import Site, find_sites
 from headwise.analysis.statistics import Statistics
+from headwise.prune.deciding import decide
 from headwise.prune.importance import SCORES, Calibration, Scores
 from headwise.prune.importance.fisher import Fisher
 from headwise.prune.importance.gradient import Gradient
@@ -23,6 +25,7 @@ from headwise.prune.importance.parts import parts_of
 from headwise.prune.importance.reconstruction import Reconstruction
 from headwise.prune.importance.redundancy import Redundancy, clusters_lost
 from headwise.prune.importance.resampled import PARTS, Resampled
+from headwise.prune.recipe import Recipe
 from headwise.prune.selection import Budget, select
 from headwise.prune.stability import chosen_again, stability
 from tests.prune.importance_scene import (
@@ -57,6 +60,7 @@ VARIANTS = {
     "diverging": SCORES["ablation"](loss="predictions"),
     "apart": SCORES["ablation"](loss="outputs"),
     "length": SCORES["activation"](mean="length"),
+    "norm": Redundancy(matters="norm"),
     "standard": SCORES["variance"](normalize="standard"),
     "weighted": Reconstruction(weight="gradient"),
     "none": Reconstruction(weight="none"),
@@ -110,7 +114,20 @@ def test_scores_on_texts_drawn_again_are_those_of_the_drawn_texts():
         else:
             np.testing.assert_allclose(flat(found.anew(drawn)), flat(score.score(oracle)), rtol=1e-6, err_msg=way)
     assert silent == {"roles"}
-    assert Gradient(variant="per-batch").score(context).resampled.anew is None
+
+
+def test_batches_are_drawn_again_where_only_their_sums_are_known():
+    model, score = made("bert"), Gradient(variant="per-batch")
+    batches = batched(3)
+    found = score.score(calibration(model, batches)).resampled
+    assert found.how == "whole batches drawn again"
+    firsts = parts_of([batch.texts[0] for batch in batches]).numpy()
+    assert len(set(firsts)) == len(batches) == found.texts.sum()
+    drawn = np.zeros(PARTS)
+    drawn[firsts] = 2, 0, 1, 3
+    again = [batch for batch, times in zip(batches, drawn[firsts].astype(int), strict=True) for _ in range(times)]
+    one, other = flat(found.anew(drawn)), flat(score.score(calibration(model, again)))
+    np.testing.assert_allclose(one / one.sum(), other / other.sum(), rtol=1e-9)
 
 
 def test_stability_says_how_alike_the_ranks_of_other_texts_are():
@@ -168,7 +185,7 @@ def test_one_pass_serves_gradient_fisher_and_reconstruction():
     model, calls = made("bert"), []
     model.register_forward_pre_hook(lambda *_: calls.append(1))
     context = calibration(model)
-    for score in (Reconstruction(weight="gradient"), Gradient(), Fisher()):
+    for score in (Reconstruction(weight="gradient", loss="labels"), Gradient(), Fisher()):
         score.score(context)
     assert len(calls) == len(batched())
 
@@ -396,3 +413,24 @@ def test_combined_is_the_weighted_mean_of_ranks():
     for wrong in ({}, {"nose": 1.0}, {"combined": 1.0}, {"gradient": 0.0}):
         with pytest.raises(ValueError, match="scores"):
             SCORES["combined"](scores=wrong)
+
+
+def test_heads_that_a_score_does_not_tell_apart_are_said(caplog):
+    model = made("bert")
+    sites = find_sites(model)
+    values = {"0": np.array([0.0, 0.0, 0.5, 0.0]), "1": np.array([0.0, 0.9, 0.8, 0.7])}
+    facts = {"model": {"id": "tiny"}, "versions": {}, "texts": {"calibration": {}}}
+    known = Evidence([(name, head) for name in sites for head in range(4)])
+
+    def planned(heads):
+        recipe = Recipe.from_text(f"schema: 1\nscore: {{kind: roles}}\nremove: {{heads: {heads}}}")
+        caplog.clear()
+        return decide(recipe, calibration(model), known, facts, scores=Scores("roles", values))
+
+    plan = planned(2)
+    assert plan.remove == {"0": [0, 1]}
+    assert plan.made_with["stability"]["even"] == 2
+    assert plan.reasons["1"][0].endswith("; the last head removed cost just as much")
+    assert "score roles: 2 of the heads that stay score exactly as one that goes" in caplog.text
+    assert "even" not in planned(4).made_with["stability"]
+    assert "score exactly" not in caplog.text

@@ -9,6 +9,7 @@ from headwise.analysis.gates import gated
 from headwise.analysis.projections import output_weight
 from headwise.analysis.sites import find_sites
 from headwise.prune.importance import SCORES, Calibration
+from headwise.prune.selection import Budget, select
 from tests.prune.importance_scene import batched, flat, made
 
 
@@ -150,6 +151,48 @@ def test_the_same_seed_trains_the_same_gates():
     assert not np.array_equal(found[0], found[2])
 
 
+def test_trained_again_on_halves_of_the_texts_gates_say_how_firm_their_ranking_is():
+    from headwise.prune.stability import chosen_again, stability
+
+    model = made("bert")
+    sites = find_sites(model)
+    context = Calibration(model, sites, batched(), Planted(model, "1", 2), seed=1)
+    once, found = (SCORES["gates"](steps=30, rate=0.3, heads=1, again=again).score(context) for again in (0, 2))
+    np.testing.assert_array_equal(flat(found), flat(once))
+    shares = {head: int(note.split()[5]) for head, note in found.notes["1"].items()}
+    assert max(shares, key=shares.__getitem__) == 2
+    assert found.notes["1"][2] == f"its gate is open in {shares[2]} % of draws"
+    assert found.resampled.texts.sum() == 12, "each text once, though steps go through them again"
+    told = stability("gates", found, found.resampled, seed=0)
+    assert (told["resamples"], told["how"]) == (2, "trained anew each time, on half of the texts and with other draws")
+    assert -1 <= told["low"] < told["high"] <= 1
+    firm = chosen_again(found, sites, lambda costs: select(sites, costs, Budget(heads=5)).remove, 8)
+    assert (firm["times"], firm["removed"]) == (2, 5)
+    assert "2" not in firm["heads"]["1"], "the planted head goes on neither half"
+    silent = stability("gates", once, once.resampled, seed=0)
+    assert silent["tau"] is None
+    assert silent["how"].endswith("`score.again: 2` asks for two")
+
+
+def test_trainings_on_half_of_the_texts_see_the_other_half_without_weight():
+    from headwise.prune.importance.learning import learned
+    from headwise.prune.importance.parts import parts_of
+    from headwise.prune.importance.resampled import apart
+
+    model, half = made("bert"), apart(1)[0]
+    task = Planted(model, "1", 2)
+
+    class Weighed:
+        def losses(self, model, batch):
+            return task.losses(model, batch) * torch.from_numpy(half[parts_of(batch.texts).numpy()])
+
+    sites, how = find_sites(model), SCORES["gates"](steps=5)
+    one = learned(Calibration(model, sites, batched(), task), how, half)
+    np.testing.assert_array_equal(flat(one), flat(learned(Calibration(model, sites, batched(), Weighed()), how)))
+    others = (learned(Calibration(model, sites, batched(), task), how, *more) for more in ((), (half, 1)))
+    assert not any(np.array_equal(flat(one), flat(other)) for other in others)
+
+
 @pytest.mark.parametrize("target", [2, 5])
 @pytest.mark.parametrize("scale", [0.05, 20.0])
 def test_a_target_opens_as_many_gates_and_the_right_ones(target, scale):
@@ -193,6 +236,7 @@ def test_free_weights_learn_in_a_copy():
         ({"heads": 3, "keep": 0.5}, "one of price, keep, heads"),
         ({"form": "subset", "price": 0.1}, "belongs to form: hard-concrete"),
         ({"heads": 0}, "greater than or equal to 1"),
+        ({"weights_rate": 1e-3}, "belongs to weights: free"),
     ],
 )
 def test_aims_that_do_not_go_together_are_refused(wrong, said):

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from safetensors.numpy import load_file
+from safetensors.numpy import load_file, save_file
 
 from headwise.analysis.errors import BadInput
 from headwise.prune.report import content, write
@@ -306,7 +306,7 @@ def test_all_that_was_measured_is_on_every_page(tmp_path: Path) -> None:
         "5.0 MB", "tokens a second, 1 × 32", "+25.0 %", "cache of the prompt", "2.0 kB", "kernel sdpa, float32, on cpu",
         "with 2 threads, not compiled", "Kendall's tau 0.81 (0.77 to 0.85",
         "75.0 % of the 3 heads that went go again (50.0 % to 100.0 %; 37.5 % would by chance), 1 of them",
-        "By text.", "causal", "the loss on repeated words",
+        "By text.", "2 heads that stayed score exactly as one that went", "causal", "the loss on repeated words",
         "0.1, 0.2",
         "no behaviour is known for it", "Of the 2 heads that stayed, 1 has other roles",
         "Not looked for again (keep.roles has it done): ", "self 0.31 → 0.00", "entropy",
@@ -325,6 +325,32 @@ def test_all_that_was_measured_is_on_every_page(tmp_path: Path) -> None:
     assert found["drift"]["changed"][0]["head"] == "0.1"
     assert found["speed"]["attention"]["operation_ratio"] == 1.75
     assert found["speed"]["memory"] == {"dense": 5_000_000, "cut": 4_000_000}
+
+
+def test_what_makes_a_role_is_said_whole_and_an_unknown_interval_is_one_dash(tmp_path: Path) -> None:
+    run = fixture.write_run(tmp_path / "run", {"": (2, 4)})
+    path = run / "evidence" / "arrays.safetensors"
+    arrays = load_file(path)
+    for end in ("low", "high"):
+        arrays[f"roles/self/{end}"] = np.full(8, np.nan)
+    save_file(arrays, path)
+    report = content(run)
+    for page in (as_html(report), as_markdown(report)):
+        assert "surely stands above the chance level" in page
+        assert "does so by 0.10 or what the analysis was asked for" in page
+        assert "– to –" not in page
+
+
+def test_what_was_chosen_again_is_the_greedy_removal_where_a_search_went_on_from_it(tmp_path: Path) -> None:
+    run = fixture.write_extras(fixture.write_run(tmp_path / "run", {"": (2, 4)}))
+    plan = json.loads((run / "plan.json").read_text())
+    for kind, which in (
+        ("counts", "the 3 heads that greedy removal takes, before any search, go"),
+        ("greedy", "that went go"),
+    ):
+        plan["budget"] = {"heads": 3, "search": {"kind": kind}}
+        (run / "plan.json").write_text(json.dumps(plan))
+        assert f"{which} again (50.0 %" in as_markdown(content(run)).replace("\\", "")
 
 
 def test_a_training_that_brought_nothing_and_rows_left_out_are_said(tmp_path: Path) -> None:

@@ -307,7 +307,7 @@ def test_steps_towards_a_drop_are_a_table(tmp_path: Path) -> None:
     lines = (folder / "report.md").read_text().splitlines()
     assert "| 2 | 1.0 | 2.0 | yes |" in lines
     assert "| 4 | 2.0 | – | no: the walk ends here |" in lines
-    assert any(line.endswith("Expected before the cut: cost 1.") for line in lines)
+    assert any(line.endswith("Expected before the cut: cost by redundancy 1.") for line in lines)
     page = (folder / "report.html").read_text()
     assert '<tr><th class="n">2</th><td class="n">1.0</td>' in page
     assert "passed" not in page
