@@ -35,7 +35,7 @@ from headwise.prune.material import Material
 from headwise.prune.native import native_reason
 from headwise.prune.opening import Opened, open_checkpoint
 from headwise.prune.plan import Plan
-from headwise.prune.preparing import gathered
+from headwise.prune.preparing import gathered, measures_of
 from headwise.prune.recipe import Recipe, check_against
 from headwise.prune.report.doubt import doubt
 from headwise.prune.representatives import represented
@@ -135,8 +135,9 @@ def _carry_out(
             "--label-column NAME (data.calibration.label) judges it by the labels"
         )
     fitted = task.fit(dense, tokenizer, material.calibration, seed=recipe.seed, **how)
+    seen: dict[str, Any] = {"measures": measures_of(recipe), "seed": recipe.seed, **how}
     evidence = stages.evidence(
-        lambda sums: analyze(dense, tokenizer, material.calibration, seed=recipe.seed, keep=sums, **how), Evidence
+        lambda sums: analyze(dense, tokenizer, material.calibration, keep=sums, **seen), Evidence
     )
     texts = batches(material.calibration, tokenizer, model=dense, **how)
     calibration = Calibration(dense, sites, texts, task=fitted, evidence=evidence, seed=recipe.seed)
@@ -199,8 +200,9 @@ def dry_run(recipe: Recipe, *, trust_remote_code: bool = False) -> dict[str, Any
 def _measures(was: str, recipe: Recipe) -> bool:
     """Whether the recipe of an interrupted run measures the same on the same texts, whatever it decides by it."""
     old = Recipe.from_text(was, "the interrupted run's recipe.yaml")
-    pairs = ((old.model, recipe.model), (old.data, recipe.data), (old.seed, recipe.seed))
-    return all(one == other for one, other in pairs) and old.searched == recipe.searched
+    pairs: tuple[tuple[Any, Any], ...] = ((old.model, recipe.model), (old.data, recipe.data), (old.seed, recipe.seed))
+    pairs += ((measures_of(old), measures_of(recipe)), (old.searched, recipe.searched))
+    return all(one == other for one, other in pairs)
 
 
 def recipe_name(recipe: Recipe) -> str:

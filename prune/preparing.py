@@ -10,6 +10,7 @@ from headwise.analysis.analyze import analyze
 from headwise.analysis.batching import batches
 from headwise.analysis.errors import BadInput
 from headwise.analysis.evidence import Evidence
+from headwise.analysis.similarity import CHEAP
 from headwise.analysis.sites import Site, find_sites
 from headwise.prune.deciding import Judge
 from headwise.prune.environment import environment
@@ -82,7 +83,8 @@ def prepare(
     made = environment(seed=recipe.seed, model=opened.facts, texts=material.facts())
     material, selection = material.parts(recipe.seed) if recipe.searched else (material, None)
     how: dict[str, Any] = {"batch_size": recipe.data.batch_size, "max_length": recipe.data.max_length}
-    evidence = look(lambda: analyze(opened.model, opened.tokenizer, material.calibration, seed=recipe.seed, **how))
+    seen: dict[str, Any] = {"measures": measures_of(recipe), "seed": recipe.seed, **how}
+    evidence = look(lambda: analyze(opened.model, opened.tokenizer, material.calibration, **seen))
     task = recipe.task or choose_task(opened.model, opened.tokenizer, material.calibration)
     fitted = task.fit(opened.model, opened.tokenizer, material.calibration, seed=recipe.seed, **how)
     texts = batches(material.calibration, opened.tokenizer, model=opened.model, **how)
@@ -90,6 +92,16 @@ def prepare(
     tried = None if selection is None else batches(selection, opened.tokenizer, model=opened.model, **how)
     judge = None if selection is None else Judge(fitted, selection, tried)
     return Prepared(opened, material, calibration, judge, made, how, latency)
+
+
+def measures_of(recipe: Recipe) -> tuple[str, ...]:
+    """What a run measures of how alike heads are: what costs next to nothing, and what the recipe's score asks for.
+
+    >>> measures_of(Recipe.load("redundancy", ["score.measure=cka"]))
+    ('pearson', 'cosine', 'hellinger', 'cka')
+    """
+    asked = getattr(recipe.score, "measure", CHEAP[0])
+    return CHEAP if asked in CHEAP else (*CHEAP, asked)
 
 
 def gathered(recipe: Recipe, opened: Opened, sites: Mapping[str, Site]) -> Material:

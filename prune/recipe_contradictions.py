@@ -39,7 +39,25 @@ def contradictions(said: Mapping[str, Any], of: Callable[[Path], str]) -> Iterat
             yield Mistake(path, "an empty list says nothing; leave the site out", place=of(path))
         elif twice:
             yield Mistake(path, f"head {', '.join(twice)} more than once; name each once", place=of(path))
+    yield from _scores(_block(said, "score"), of)
     yield from _searches(said, of)
+
+
+def _scores(score: Mapping[str, Any], of: Callable[[Path], str]) -> Iterator[Mistake]:
+    """What a score would look for in the evidence in vain, after all has been measured."""
+    roles = score.get("roles")
+    for index, role in enumerate(roles if isinstance(roles, Sequence) and not isinstance(roles, str) else ()):
+        if isinstance(role, str) and role not in ROLES:
+            path: Path = ("score", "roles", index)
+            yield Mistake(path, f"unknown role{did_you_mean(role, ROLES)}", tuple(ROLES), of(path))
+    measure = score.get("measure")
+    # The default is one of them: what only names it needs no torch.
+    if isinstance(measure, str) and measure != "pearson":
+        from headwise.analysis.similarity import MEASURES
+
+        if measure not in MEASURES:
+            path = ("score", "measure")
+            yield Mistake(path, f"unknown measure{did_you_mean(measure, MEASURES)}", tuple(MEASURES), of(path))
 
 
 def _searches(said: Mapping[str, Any], of: Callable[[Path], str]) -> Iterator[Mistake]:

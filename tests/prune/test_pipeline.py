@@ -20,7 +20,7 @@ from transformers import AutoTokenizer, BertForSequenceClassification, modeling_
 
 from headwise.analysis.errors import BadInput, ProofFailed
 from headwise.analysis.evidence import Evidence
-from headwise.prune import Plan, Recipe, load, run
+from headwise.prune import Plan, Recipe, load, pipeline, run
 from headwise.prune.cli import main
 from headwise.prune.shipped import shipped
 from tests.prune.tiny_run import checkpoint, settings, table, tokenizer
@@ -141,6 +141,18 @@ def test_a_run_folder_says_everything(done):
     report = files["report.html"].read_text()
     for site, heads in done.plan.remove.items():
         assert all(f"{site}.{head}" in report for head in heads)
+
+
+def test_a_measure_that_the_score_asks_for_is_taken_beside_the_others(place, tmp_path):
+    asked = recipe(place, "redundancy", "score.measure=jensen_shannon", "score.matters=norm")
+    made = run(asked, output_dir=tmp_path / "run")
+    arrays = Evidence.load(made.folder / "evidence").arrays
+    assert {"similarity/jensen_shannon", "similarity/pearson"} <= set(arrays)
+    assert made.plan.made_with["score"]["measure"] == "jensen_shannon"
+    assert made.plan.made_with["stability"]["tau"] > 0
+    other = recipe(place, "redundancy", "score.measure=cosine")
+    assert not pipeline._measures(asked.resolved_yaml(), other), "an interrupted run would lack what the other needs"
+    assert pipeline._measures(recipe(place, "redundancy").resolved_yaml(), other)
 
 
 def test_the_accuracy_of_the_report_is_that_of_the_checkpoint(done, place):

@@ -192,6 +192,8 @@ def test_a_misspelt_field_kind_or_choice_is_guessed():
         ("score: {weight: 3}", "score", "the 'kind' is missing"),
         ("score: {kind: random, wiegth: 3}", "score.wiegth", "unknown field"),
         ("score: {kind: 3}", "score", "unknown kind"),
+        ("score: {kind: roles, roles: [self, corefrence]}", "score.roles.1", "did you mean 'coreference'"),
+        ("score: {kind: redundancy, measure: peerson}", "score.measure", "did you mean 'pearson'"),
         ("task: {kind: x}", "task", "unknown kind"),
         ("recover: {kind: distill}", "recover", "unknown kind"),
         ("remove: {}", "remove", "exactly one"),
