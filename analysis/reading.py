@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import logging
 import math
 from collections import Counter
@@ -200,6 +201,10 @@ def _load(name: str, config: str | None, split: str, revision: str | None) -> An
     except (OSError, ValueError, RuntimeError, KeyError, datasets.exceptions.DatasetsError) as error:
         reason = " ".join(str(error).split())
         what = f"data set {name!r}" + (f", configuration {config!r}" if config else "")
+        if getattr(error, "errno", None) in (errno.EACCES, errno.EPERM, errno.EROFS):
+            raise BadInput(
+                f"{what}: {reason}; data sets are unpacked in a cache that has to be writable: set HF_HOME to such a folder"
+            ) from error
         raise BadInput(
             f"{what}, split {split!r}: {type(error).__name__}: {reason}. "
             "Check the name and the network, or give a file."

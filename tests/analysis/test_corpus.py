@@ -1,3 +1,4 @@
+import errno
 import gzip
 import hashlib
 import json
@@ -510,6 +511,16 @@ def test_json_words_are_joined_and_missing_fields_counted(tmp_path):
     found = read_table(path, "text")
     assert [t.text for t in found.texts] == ["a b", "c\u2028d"]
     assert found.skipped == {"empty text": 1}
+
+
+def test_a_cache_that_cannot_be_written_is_not_blamed_on_the_network(tmp_path, monkeypatch):
+    def refused(*_, **__):
+        raise PermissionError(errno.EACCES, "Permission denied", "/cache/hf")
+
+    monkeypatch.setattr("datasets.load_dataset", refused)
+    with pytest.raises(BadInput, match=r"Permission denied: '/cache/hf'; .* set HF_HOME to such a folder") as told:
+        read_source(str(tmp_path), text="text")
+    assert "network" not in str(told.value)
 
 
 WHOLE = {"text": ["a b", "c d", "e"], "label": ["x", "y", "x"]}
