@@ -8,10 +8,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from torch import nn
+
 from headwise.analysis.batching import batches
 from headwise.analysis.embedded_text import embedded_corpus
 from headwise.analysis.errors import BadInput
-from headwise.analysis.sites import find_sites
+from headwise.analysis.sites import Site, find_sites
 from headwise.analysis.synthetic import synthetic_inputs
 from headwise.prune.carving import proving
 from headwise.prune.checkpoint import save
@@ -38,6 +40,7 @@ def apply_plan(
     plan: Plan,
     target: Path,
     *,
+    where: str = "the plan",
     recipe: Recipe | None = None,
     revision: str | None = None,
     dtype: str = "auto",
@@ -51,6 +54,7 @@ def apply_plan(
         model: hub id, folder, or `embedded`.
         plan: the heads that go.
         target: folder of the new checkpoint.
+        where: what the plan is called in messages, such as its file.
         recipe: says how what is left is repaired, and on which texts; nothing is repaired without it.
         revision: of a hub checkpoint.
         dtype: what weights load as.
@@ -65,9 +69,7 @@ def apply_plan(
     opened = open_checkpoint(model, revision=revision, dtype=dtype, device=device, trust_remote_code=trust_remote_code)
     dense = opened.model
     sites = find_sites(dense)
-    removable(dense, sites, plan.remove)
-    if not plan.count:
-        raise BadInput('the plan removes no head: there is nothing to cut; name heads, as in {"remove": {"3": [1, 7]}}')
+    going = _going(dense, sites, plan, where)
     tell_growth(dense, sites, plan.remove)
     if plan.model and not _line_of(plan.model) & _line_of(model):
         log.warning("the plan was made for %s; a head of %s with the same number is another head", plan.model, model)
@@ -93,11 +95,30 @@ def apply_plan(
     save(smaller, target, processor=opened.tokenizer, facts=facts, overwrite=overwrite)
     return {
         "checkpoint": str(target),
-        "heads_removed": plan.count,
+        "heads_removed": going,
         "parameters": {"dense": parameters(dense), "cut": parameters(smaller)},
         "proof": proof,
         "compensation": repair,
     }
+
+
+def _going(model: nn.Module, sites: Mapping[str, Site], plan: Plan, where: str) -> int:
+    """How many heads a plan takes from a model; those that an earlier cut took are gone already.
+
+    Raises:
+        BadInput: none, or it names what the model does not have.
+    """
+    try:
+        found = removable(model, sites, plan.remove)
+    except BadInput as error:
+        raise type(error)(f"{where}: {error}") from error
+    if not plan.count:
+        raise BadInput(
+            f'{where} removes no head: there is nothing to cut; name heads, as in {{"remove": {{"3": [1, 7]}}}}'
+        )
+    if not found:
+        raise BadInput(f"{where}: every head that it names is gone already, so there is nothing to cut; name others")
+    return sum(map(len, found.values()))
 
 
 def _line_of(model: str) -> set[str]:

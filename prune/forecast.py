@@ -72,8 +72,9 @@ def _table(recipe: Recipe, sites: Mapping[str, Site]) -> Latency | None:
     """The latency table that the recipe names; without one, it takes the weights to know times."""
     if recipe.time is None or recipe.reach is None or recipe.reach.table is None:
         return None
-    table = Latency.load(recipe.beside(("reach", "table"), recipe.reach.table))
-    table.check(sites, {"batch": recipe.time.batch, "length": recipe.time.length, "unit": recipe.unit})
+    file = recipe.beside(("reach", "table"), recipe.reach.table)
+    table, setting = Latency.load(file), {"batch": recipe.time.batch, "length": recipe.time.length, "unit": recipe.unit}
+    table.check(sites, setting, f"{file}: the latency table")
     return table
 
 

@@ -116,7 +116,9 @@ class Latency(BaseModel):
             found = error.errors()[0]["msg"] if isinstance(error, ValidationError) else "not UTF-8"
             raise BadInput(f"{path}: no latency table ({found}); leave reach.table out to have it measured") from error
 
-    def check(self, sites: Mapping[str, Site], setting: Mapping[str, str | int | None]) -> None:
+    def check(
+        self, sites: Mapping[str, Site], setting: Mapping[str, str | int | None], where: str = "the latency table"
+    ) -> None:
         """Return if the table is of this model in this setting; warn if it is of another machine.
 
         Raises:
@@ -130,12 +132,11 @@ class Latency(BaseModel):
         for name in ("model", "batch", "length", "unit"):
             if name in setting and self.setting.get(name) != setting[name]:
                 raise BadInput(
-                    f"the latency table is for {name} {self.setting.get(name)}, asked is {setting[name]}; "
-                    "leave reach.table out"
+                    f"{where} is for {name} {self.setting.get(name)}, asked is {setting[name]}; leave reach.table out"
                 )
         for name, block in blocks_of(sites).items():
             if len(self.rows.get(name, ())) != block.heads + 1:
-                raise BadInput(f"the latency table does not fit site {name!r} and its {block.heads} heads")
+                raise BadInput(f"{where} does not fit site {name!r} and its {block.heads} heads; leave reach.table out")
         other = [name for name, value in setting.items() if self.setting.get(name) != value]
         if other:
             log.warning("the latency table was taken with another %s: its times may not hold here", ", ".join(other))

@@ -43,14 +43,15 @@ def latency_of(recipe: Recipe, opened: Opened, sites: Mapping[str, Site], saved:
     if recipe.time is None or recipe.reach is None:
         return None
     setting = setting_of(opened.model, opened.facts["hash"], recipe.time.batch, recipe.time.length, recipe.unit)
+    file = recipe.reach.table and recipe.beside(("reach", "table"), recipe.reach.table)
     if saved is not None and saved.exists():
-        table = Latency.load(saved)
-    elif recipe.reach.table is not None:
-        table = Latency.load(recipe.beside(("reach", "table"), recipe.reach.table))
+        file = saved
+    if file:
+        table = Latency.load(file)
     else:
         grid = recipe.speed
         table = latency_table(opened.model, sites, setting, rounds=grid.rounds, seconds=grid.seconds, seed=recipe.seed)
-    table.check(sites, setting)
+    table.check(sites, setting, f"{file}: the latency table" if file else "the latency table")
     check_against(recipe, sites, opened.model, table.meter())
     return table
 

@@ -101,7 +101,8 @@ class Plan(BaseModel):
         """
         path = Path(path)
         try:
-            content = json.loads(path.read_text(encoding="utf-8"), object_pairs_hook=_without_repeated_keys)
+            # Some editors begin a file with a mark of its encoding.
+            content = json.loads(path.read_text(encoding="utf-8-sig"), object_pairs_hook=_without_repeated_keys)
         except (OSError, UnicodeDecodeError) as problem:
             raise BadInput(f"{path}: cannot read the plan ({problem}); give the path of a plan.json") from problem
         except json.JSONDecodeError as problem:

@@ -45,7 +45,7 @@ def cut(
         name = dtype.value if dtype is not None else None
         loaded = None if recipe is None else load_recipe(recipe, None, model, revision, name, None)
         done = apply_plan(
-            model, read, target, recipe=loaded, revision=revision, dtype=name or "auto", device=device,
+            model, read, target, where=str(plan), recipe=loaded, revision=revision, dtype=name or "auto", device=device,
             trust_remote_code=trust_remote_code, overwrite=overwrite,
         )  # fmt: skip
         if as_json:

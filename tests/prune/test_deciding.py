@@ -68,7 +68,13 @@ def test_a_plan_is_written_edited_and_applied(checkpoint, recipe_file, tmp_path,
     assert not torch.equal(*weights)
     caplog.clear()
     # What was cut from the plan's model counts its heads as that one does; another model does not.
-    assert main(["cut", str(plain), str(written), "--output-dir", str(tmp_path / "twice")]) == 0
+    assert main(["cut", str(plain), str(written), "--output-dir", str(tmp_path / "twice")]) == 2
+    assert "every head that it names is gone already" in capsys.readouterr().err
+    assert not (tmp_path / "twice").exists()
+    more = tmp_path / "more.json"
+    more.write_text(json.dumps({**edited, "remove": {"0": [2, 3], "1": [0]}}), encoding="utf-8-sig")
+    assert main(["cut", str(plain), str(more), "--output-dir", str(tmp_path / "twice")]) == 0
+    assert "heads removed: 1;" in capsys.readouterr().out
     assert "another head" not in caplog.text
     other = shutil.copytree(checkpoint, tmp_path / "other")
     assert main(["cut", str(other), str(written), "--output-dir", str(tmp_path / "of-other")]) == 0
@@ -78,7 +84,8 @@ def test_a_plan_is_written_edited_and_applied(checkpoint, recipe_file, tmp_path,
     for wrong, said in (({"9": [0]}, "no site '9'"), ({}, "nothing to cut"), ({"0": [4]}, "no head 4")):
         written.write_text(json.dumps({**edited, "remove": wrong}))
         assert main(["cut", str(checkpoint), str(written), "--output-dir", str(tmp_path / "no"), "--quiet"]) == 2
-        assert said in capsys.readouterr().err
+        assert f"{written}{': ' if wrong else ' '}" in (err := capsys.readouterr().err)
+        assert said in err
         assert not (tmp_path / "no").exists()
 
 
@@ -194,8 +201,15 @@ def test_a_drop_that_no_removal_can_be_held_to_is_refused_before_anything_is_mea
     sites = {"0": Site("0", "l", "l.o", 4, 2, 8, kept=(0, 1, 2, 3))}
     text = "schema: 1\nscore: {kind: random}\nreach: {drop: 0.01}"
     check_against(Recipe.from_text(text), sites)
-    for change in ("keep.layers=['0']", "remove.heads=1", "keep.minimum_per_site=3"):
-        with pytest.raises(RecipeError, match="reach: no removal fits remove"):
+    for change, told in (
+        ("keep.layers=['0']", "leave nothing to remove"),
+        ("keep.minimum_per_site=3", "leave nothing to remove"),
+        (
+            "remove.heads=1",
+            r"at most 1 of 4 heads may go.*nearest budget that can be met is heads: 2 \(fraction: 0.5\)",
+        ),
+    ):
+        with pytest.raises(RecipeError, match=told):
             check_against(Recipe.from_text(text, overrides=[change]), sites)
 
 

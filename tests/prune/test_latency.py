@@ -162,8 +162,8 @@ def test_a_table_of_something_else_is_refused(checkpoint, caplog):
     table.check(sites, setting)
     assert not caplog.text
     for name, value in (("model", "x"), ("batch", 3), ("length", 9), ("unit", "even")):
-        with pytest.raises(BadInput, match=f"is for {name}"):
-            table.check(sites, {**setting, name: value})
+        with pytest.raises(BadInput, match=f"mine.json is for {name}"):
+            table.check(sites, {**setting, name: value}, "mine.json")
     with pytest.raises(BadInput, match="does not fit site '0'"):
         table.model_copy(update={"rows": {**rows, "0": (0.0, 1.0)}}).check(sites, setting)
     with caplog.at_level(logging.WARNING):

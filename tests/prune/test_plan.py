@@ -51,6 +51,16 @@ def test_unreadable_files_are_bad_input(tmp_path, content, said):
 
 
 @pytest.mark.parametrize(
+    "content",
+    ['{"remove": {"0": [3, 1]}}', '\ufeff{\n "remove": {"0": [1, 3]}}', '{"schema": 1, "remove": {"0": [1, 3]}}\n\n'],
+)
+def test_what_a_person_writes_right_is_read_whatever_wrote_it(tmp_path, content):
+    path = tmp_path / "plan.json"
+    path.write_text(content, encoding="utf-8")
+    assert Plan.load(path) == Plan(remove={"0": [1, 3]})
+
+
+@pytest.mark.parametrize(
     ("content", "said"),
     [
         ({"remov": {}}, "remov: unknown field; did you mean 'remove'?"),
