@@ -35,7 +35,7 @@ def doubt(row: Mapping[str, Any]) -> str:
     if low is None or high is None or low <= 1 <= high:
         return "no significant difference"
     if p is not None and p >= _LEVEL:
-        return f"no significant difference: p = {formats.p_value(p)}"
+        return f"no significant difference: {formats.p_is(p)}"
     apart = [end for end in ((drift or {}).get("high"), 1 / ((drift or {}).get("low") or inf)) if end]
     if not apart:
         return "no significant difference"

@@ -109,6 +109,16 @@ def p_value(value: Number) -> str:
     return f"{value:.3f}" if value < 0.1 else f"{value:.2f}"
 
 
+def p_is(value: Number) -> str:
+    """A p-value in a sentence.
+
+    >>> p_is(0.3456), p_is(0.00001)
+    ('p = 0.35', 'p < 0.001')
+    """
+    said = p_value(value)
+    return f"p {said}" if said.startswith("<") else f"p = {said}"
+
+
 def times(value: Number) -> str:
     """A ratio of speeds.
 

@@ -21,6 +21,7 @@ _NAMES = (
     "in_metric",
     "in_points",
     "unit",
+    "p_is",
     "p_value",
     "times",
     "milliseconds",

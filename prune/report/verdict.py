@@ -15,7 +15,7 @@ from headwise.prune.report.formats import (
     in_points,
     milliseconds,
     number,
-    p_value,
+    p_is,
     percent_change,
     plural,
     times,
@@ -187,7 +187,7 @@ def _cost(accuracy: Mapping[str, Any]) -> Figure:
     details.append(f"95 % interval of the drop {in_points(low, metric)} to {in_points(high, metric)}")
     details.append(f"the drop that the data cannot exclude: {_with_unit(accuracy.get('upper'), metric)}")
     if not significant(accuracy):
-        details.append(f"no significant difference (p = {p_value(p)})".replace("= <", "<"))
+        details.append(f"no significant difference ({p_is(p)})")
     tone = "plain" if drop is None or not significant(accuracy) else "bad" if drop > 0 else "good"
     way = "drop" if not drop else "worse" if drop > 0 else "better"
     return Figure("Cost", f"{_with_unit(drop and abs(drop), metric)} {way}", tuple(details), tone)

@@ -131,6 +131,9 @@ class FittedAgreement:
             for batch in track(found, len(found), "reading predictions"):
                 self._read(model, batch, said, chances)
         order = sorted(said)
+        predictions: list[Any] = [said[i] for i in order]
+        if chances:
+            predictions = [_named(model, int(found.item())) for found in predictions]
         return Outcome(
             kind=self.task.kind,
             metric="agreement" if self.headed else "cosine",
@@ -138,7 +141,7 @@ class FittedAgreement:
             per_example=np.ones(len(order)),
             higher_is_better=True,
             texts=[corpus.texts[i] for i in order],
-            predictions=[said[i] for i in order],
+            predictions=predictions,
             probabilities=np.stack([chances[i] for i in order]) if chances else None,
             skipped={"no token": found.skipped} if found.skipped else {},
         )
@@ -154,6 +157,12 @@ class FittedAgreement:
         if logits.ndim == 2:
             chances.update(zip(batch.index, logits.softmax(-1).cpu().numpy(), strict=True))
         said.update(zip(batch.index, (ids.numpy() for ids in _most_likely(logits, batch)), strict=True))
+
+
+def _named(model: nn.Module, index: int) -> str:
+    """A class by its name, or by its number where the model's names do not tell classes apart."""
+    names = getattr(getattr(model, "config", None), "id2label", None) or {}
+    return str(names[index]) if index in names and len(set(names.values())) == len(names) else str(index)
 
 
 def token_divergence(dense: nn.Module, cut: nn.Module, fitted: FittedAgreement, corpus: Corpus) -> float:

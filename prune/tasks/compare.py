@@ -83,7 +83,7 @@ def _one_answer(dense: Outcome) -> str:
     """That there is nothing to agree about, where the dense model gives one class for all examples."""
     if dense.metric != "agreement" or dense.probabilities is None or len(dense.texts) < 2:
         return ""
-    said = {int(np.asarray(prediction).item()) for prediction in dense.predictions}
+    said = {str(prediction) for prediction in dense.predictions}
     return "; the dense one says the same of all, so that tells little" if len(said) == 1 else ""
 
 

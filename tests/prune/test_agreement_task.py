@@ -33,6 +33,10 @@ def test_agreement_counts_equal_predictions_and_measures_their_divergence():
     assert found["against_dense"]["kl"] == pytest.approx(kl, rel=1e-5)
     assert token_divergence(model, other, fitted, judged) == pytest.approx(kl, rel=1e-4)
     assert found["test"] == "McNemar, exact"
+    assert {row["dense"] for row in found["changed"]} <= {"LABEL_0", "LABEL_1", "LABEL_2"}, "what each model says"
+    assert all(row["dense"] != row["cut"] for row in found["changed"][: same.count(False)])
+    model.config.id2label = dict.fromkeys(range(3), "?")
+    assert set(fitted.judge(model, judged).predictions) <= {"0", "1", "2"}, "names that tell no classes apart"
 
 
 def test_divergence_of_tokens_leaves_padding_out():

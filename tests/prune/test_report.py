@@ -341,6 +341,17 @@ def test_what_makes_a_role_is_said_whole_and_an_unknown_interval_is_one_dash(tmp
         assert "– to –" not in page
 
 
+def test_small_p_values_are_below_a_limit_and_equal_to_none(tmp_path: Path) -> None:
+    run = fixture.write_run(tmp_path / "run", {"": (2, 4)})
+    accuracy = json.loads((run / "accuracy.json").read_text())
+    for p, said in ((0.0002, "p < 0.001"), (0.25, "p = 0.25")):
+        (run / "accuracy.json").write_text(json.dumps({**accuracy, "p": p}))
+        report = content(run)
+        for page in (as_html(report), as_markdown(report)):
+            assert f": {said}" in page.replace("&lt;", "<")
+            assert "= <" not in page.replace("&lt;", "<")
+
+
 def test_what_was_chosen_again_is_the_greedy_removal_where_a_search_went_on_from_it(tmp_path: Path) -> None:
     run = fixture.write_extras(fixture.write_run(tmp_path / "run", {"": (2, 4)}))
     plan = json.loads((run / "plan.json").read_text())
