@@ -108,11 +108,13 @@ class Calibration:
         return bool(self._passes["scores texts"])
 
     def outputs(self) -> dict[str, float]:
-        """One forward pass: what the model puts out along each text's random direction, made once and remembered."""
+        """What the dense model puts out along each text's random direction: of the gradients' pass, or one forward."""
         from headwise.prune.importance.outputs import outputs_of
 
         if "dense outputs" not in self._passes:
-            self._passes["dense outputs"] = outputs_of(self.model, self.batches, self.seed)
+            known = self._passes.get("outputs")
+            values = known.losses if known else outputs_of(self.model, self.batches, self.seed)
+            self._passes["dense outputs"] = values
         found: dict[str, float] = self._passes["dense outputs"]
         return found
 

@@ -97,6 +97,7 @@ class Collected:
         grouped: moments of contexts and slopes by group of texts; None where nobody asked or they would be too large.
         weighted: whether a token counts with the squared norm of the loss gradient at the output.
         token_scores: whether the model's scores are those of tokens (or frames, or pixels), many a text.
+        losses: what was differentiated, by the text's id.
     """
 
     examples: int = 0
@@ -110,6 +111,7 @@ class Collected:
     grouped: Grouped | None = None
     weighted: bool = False
     token_scores: bool = False
+    losses: dict[str, float] = field(default_factory=dict)
 
     def count(self, weights: np.ndarray | None = None) -> float:
         """How many texts there are if every part counts as often as `weights` says.

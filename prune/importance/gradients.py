@@ -143,6 +143,7 @@ class _Pass:
             _check(losses, self.batch)
             # Texts do not influence one another: the gradient of the sum holds every text's own gradient.
             torch.autograd.grad(losses.sum(), self.leaves, allow_unused=True)
+        self.found.losses.update(zip((text.id for text in self.batch.texts), losses.tolist(), strict=True))
         for name, gradients in self.gradients.items():
             if name not in self.found.gates:
                 columns = self.pulls[name].shape[-1]

@@ -211,6 +211,15 @@ def test_automatic_correction_asks_for_scores_of_whole_texts():
     assert not calibration(model, []).scores_texts()
 
 
+def test_what_the_dense_model_says_is_known_where_its_outputs_were_differentiated(monkeypatch):
+    model = classifier()
+    read = calibration(model, batched(16)).outputs()
+    found = calibration(model, batched(16))
+    found.gradients(loss="outputs")
+    monkeypatch.setattr("headwise.prune.importance.outputs.outputs_of", None)  # not another pass
+    assert found.outputs() == pytest.approx(read, rel=1e-12)
+
+
 @pytest.mark.parametrize("bias", ["auto", "never"])
 def test_an_emptied_block_is_corrected_through_its_bias_if_it_may_be(bias):
     model = classifier()
