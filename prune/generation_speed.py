@@ -126,7 +126,8 @@ def _cache_bytes(model: Any, given: Mapping[str, Tensor]) -> int | None:
     """Bytes of keys and values (or states) that a prompt leaves in the cache; None without one."""
     inputs = dict(given)
     if getattr(model.config, "is_encoder_decoder", False):
-        inputs["decoder_input_ids"] = inputs.get("decoder_input_ids", inputs.get("input_ids"))[:, :1]
+        begun = inputs["decoder_input_ids"] if "decoder_input_ids" in inputs else inputs["input_ids"]
+        inputs["decoder_input_ids"] = begun[:, :1]
     cache = getattr(model(**inputs, use_cache=True), "past_key_values", None)
     if cache is None:
         return None

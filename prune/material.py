@@ -54,7 +54,9 @@ class Material:
         parts = {"calibration": self.calibration, "evaluation": self.evaluation}
         truncated = overlong(model, tokenizer, parts, max_length=max_length, task=task)
         kind = (task or choose_task(model, tokenizer, self.calibration)).kind
-        noted = {name: replace(part, notes=(*part.notes, *one_label(part, name, kind))) for name, part in parts.items()}
+        noted: dict[str, Any] = {
+            name: replace(part, notes=(*part.notes, *one_label(part, name, kind))) for name, part in parts.items()
+        }
         tokens = tokens_of(self.calibration, model, tokenizer, max_length)
         return replace(self, truncated=truncated, tokens=tokens, **noted)
 
