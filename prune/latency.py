@@ -109,7 +109,7 @@ class Latency(BaseModel):
         headwise.analysis.errors.BadInput: /no-such-table: cannot read the latency table (No such file or directory)
         """
         try:
-            return cls.model_validate_json(Path(path).read_text(encoding="utf-8"))
+            return cls.model_validate_json(Path(path).read_text(encoding="utf-8-sig"))
         except OSError as error:
             raise BadInput(f"{path}: cannot read the latency table ({error.strerror})") from error
         except (UnicodeDecodeError, ValidationError) as error:

@@ -85,6 +85,15 @@ class Places:
                 return self.lines[path[:end]]
         return self.where
 
+    def instead(self, path: Path, line: str) -> Places:
+        """The same places with another for a field and all that stands in it.
+
+        >>> Places("my.yaml", {("remove", "heads"): "my.yaml:4"}).instead(("remove",), "budget 0.9").of(("remove", "heads"))
+        'budget 0.9'
+        """
+        others = {known: place for known, place in self.lines.items() if known[: len(path)] != path}
+        return Places(self.where, {**others, path: line})
+
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Places)
 

@@ -105,8 +105,12 @@ def _asked(recipe: Recipe, fractions: Sequence[float], which: Which, jobs: int) 
         BadInput: what was asked for makes no sense.
     """
     shares = sorted(set(fractions))
-    if not shares or not all(0 < share < 1 for share in shares):
-        raise BadInput(f"budgets: got {', '.join(map(str, fractions)) or 'none'}; give shares of the heads, as 0.1,0.2")
+    wrong = [share for share in fractions if not 0 < share < 1]
+    if wrong or not shares:
+        raise BadInput(
+            f"budgets: got {', '.join(f'{share:g}' for share in wrong) or 'none'}; give shares of the heads, above 0 and "
+            "below 1, as 0.1,0.2"
+        )
     if not isinstance(which, str) and not set(which) <= set(shares):
         strange = ", ".join(f"{share:g}" for share in which if share not in shares)
         raise BadInput(f"cut: {strange} is none of the budgets {', '.join(f'{share:g}' for share in shares)}")
@@ -122,7 +126,10 @@ def _at(recipe: Recipe, share: float) -> Recipe:
     change: dict[str, Any] = {"remove": Budget(fraction=share)}
     if _aimed(recipe):
         change["score"] = recipe.score.model_copy(update={"keep": 1 - share, "heads": None})
-    return recipe.model_copy(update=change)
+    at = recipe.model_copy(update=change)
+    # What is wrong with a budget is not the fault of the recipe's own.
+    at._places = recipe._places.instead(("remove",), f"budget {share:g}")
+    return at
 
 
 def _aimed(recipe: Recipe) -> bool:

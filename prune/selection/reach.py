@@ -61,7 +61,9 @@ def reachable(
     """
     rooms = rooms_of(sites, keep or Keep(), unit, evidence)
     wanted, gone = budget.count(sites), sum(room.block.gone for room in rooms.values())
-    if wanted <= gone:
+    # A share that is asked for, and is less than a head, is not nothing.
+    asked = wanted > 0 or bool(budget.fraction)
+    if wanted <= gone and (gone or not asked):
         return gone
     met = gone + sum(quota_of(rooms, wanted, scope).values())
     smallest, room_for = _smallest(rooms, scope), _largest(rooms, scope)
@@ -70,7 +72,7 @@ def reachable(
         return gone
     if met == gone and room_for > 0:
         nearest, why = gone + smallest, f"less than what goes in one piece ({smallest} heads)"
-    elif met < wanted and met - gone >= room_for:
+    elif (met < wanted or not wanted) and met - gone >= room_for:
         if smallest and wanted - met < smallest:
             return met
         nearest, why = gone + room_for, "more than the keep-rules and the sites that can be cut leave"
@@ -79,8 +81,9 @@ def reachable(
     total = sum(site.heads for site in sites.values())
     if not nearest:
         raise BadInput(f"remove: {none_may_go(scope, unit)}")
+    said = wanted or f"a share of {budget.fraction:g}"
     raise BadInput(
-        f"remove: {wanted} of {total} heads cannot be removed: {why}. {nearest_heads(nearest, total, scope, unit)}"
+        f"remove: {said} of {total} heads cannot be removed: {why}. {nearest_heads(nearest, total, scope, unit)}"
     )
 
 

@@ -87,6 +87,15 @@ def test_what_a_search_tries_ends_where_the_budget_does_and_can_be_met(scene):
         assert steps == [] if nearest is None or int(nearest[1]) > wanted.count(sites) else steps[-1] == int(nearest[1])
 
 
+def test_a_share_of_less_than_a_head_is_refused_but_nothing_may_be_asked_for():
+    sites = model(2, 4, 4)
+    with pytest.raises(BadInput, match=r"a share of 0\.1 of 8 heads .* less than what goes in one piece .* heads: 1 "):
+        reachable(sites, Budget(fraction=0.1))
+    with pytest.raises(BadInput, match="leave nothing to remove"):
+        reachable(sites, Budget(fraction=0.1), keep=Keep(minimum_per_site=4))
+    assert reachable(sites, Budget(fraction=0)) == reachable(sites, Budget(heads=0)) == 0
+
+
 @given(scenes)
 @settings(max_examples=300, deadline=None)
 def test_budgets_are_met_and_rules_never_broken(scene):
@@ -110,7 +119,7 @@ def test_budgets_are_met_and_rules_never_broken(scene):
     except BadInput as problem:
         said = re.search(r"heads: (\d+) ", str(problem))
         nearest = int(said[1]) if said else 0
-        assert nearest != budget.count(sites)
+        assert nearest == 0 or nearest != budget.count(sites)
         assert nearest == 0 or reachable(sites, Budget(heads=nearest), **how) == nearest
         return
     chosen = choose(sites, budget, scene["seed"], **how)

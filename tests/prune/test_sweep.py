@@ -321,10 +321,11 @@ def test_a_sweep_repeats_and_what_does_not_is_noticed(place, done, tmp_path, mon
     ("shares", "how", "said"),
     [
         ([], {}, "budgets: got none"),
-        ([0.2, 1.0], {}, "give shares of the heads"),
+        ([0.2, 1.0, 0.0], {}, "budgets: got 1, 0; give shares of the heads, above 0 and below 1"),
         ([0.25], {"which": [0.5]}, "cut: 0.5 is none of the budgets 0.25"),
         ([0.25], {"jobs": 0}, "jobs: got 0"),
-        ([0.9999], {}, "cannot be removed"),
+        ([0.5, 0.9999], {}, "  budget 0.9999: remove: .* cannot be removed: more than"),
+        ([0.0001, 0.5], {}, r"  budget 0.0001: remove: .* cannot be removed: less than .* nearest .* heads: \d"),
     ],
 )
 def test_what_makes_no_sense_is_refused_and_nothing_is_left(place, tmp_path, shares, how, said):
