@@ -36,6 +36,7 @@ from headwise.prune.native import native_reason
 from headwise.prune.opening import Opened, open_checkpoint
 from headwise.prune.plan import Plan
 from headwise.prune.preparing import gathered, measures_of
+from headwise.prune.quiet import refuse_hooks
 from headwise.prune.recipe import Recipe, check_against
 from headwise.prune.report.doubt import doubt
 from headwise.prune.representatives import represented
@@ -102,6 +103,8 @@ def run(
             name, revision=recipe.model.revision, dtype=recipe.model.dtype, device=device,
             trust_remote_code=trust_remote_code, model=model, tokenizer=tokenizer,
         )  # fmt: skip
+        # Timing would refuse them at the end of a long look.
+        refuse_hooks(opened.model)
         # A model that was open already is told for as long as the run lasts.
         held.enter_context(pad_known(opened.model, opened.filling))
         sites = find_sites(opened.model)

@@ -29,7 +29,7 @@ def ready(model: nn.Module) -> Iterator[None]:
     ...     nothing is None
     True
     """
-    _refuse_hooks(model)
+    refuse_hooks(model)
     dormant = _lift_dormant(model)
     try:
         with contextlib.ExitStack() as stack:
@@ -44,7 +44,12 @@ def ready(model: nn.Module) -> Iterator[None]:
             hooks.update(before)
 
 
-def _refuse_hooks(model: nn.Module) -> None:
+def refuse_hooks(model: nn.Module) -> None:
+    """Return if nothing is hooked in that would be timed with the model.
+
+    Raises:
+        BadInput: a hook is, with where.
+    """
     for name, module in model.named_modules():
         for hook in [*module._forward_hooks.values(), *module._forward_pre_hooks.values()]:
             if type(hook).__name__ not in _OWN_HOOKS and getattr(hook, "__module__", "") != _DORMANT:

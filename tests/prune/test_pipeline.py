@@ -186,6 +186,15 @@ def test_the_plan_is_set_beside_heads_drawn_at_random_and_repaired_alike(done):
         assert "the rest repaired" in (done.folder / page).read_text()
 
 
+def test_a_hook_of_the_users_is_refused_before_the_long_look(place, tmp_path, monkeypatch):
+    model = load(place / "model")
+    model.bert.register_forward_hook(lambda *_: None)
+    monkeypatch.setattr(pipeline, "analyze", lambda *_, **__: pytest.fail("looked"))
+    with pytest.raises(BadInput, match="a forward hook is on 'bert'"):
+        run(recipe(place, model=False), model, tokenizer=tokenizer(), output_dir=tmp_path / "run")
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_the_library_leaves_the_callers_model_as_it_was(place, tmp_path):
     model = load(place / "model", cls=BertForSequenceClassification)
     model.train()
