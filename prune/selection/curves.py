@@ -82,7 +82,7 @@ def frees_together(
     >>> frees_together({"0": Curve((Step("0", (2,), 1.0, 1),), np.zeros(2), np.array([0.0, 2.0]))}, {"0": 1}, None, ())
     2.0
     """
-    alone = sum(float(curves[name].frees[count]) for name, count in counts.items())
+    alone = math.fsum(float(curves[name].frees[count]) for name, count in counts.items())
     if meter is None:
         return alone
     return alone + meter.added(cut) - meter.added({*cut, *(name for name, count in counts.items() if count)})
