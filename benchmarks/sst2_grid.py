@@ -39,6 +39,7 @@ from headwise.prune.tasks import TASKS
 #: name -> score; every other setting as it ships.
 ASKED: dict[str, dict[str, Any]] = {
     "reconstruction": {"kind": "reconstruction"},
+    "reconstruction, labels": {"kind": "reconstruction", "loss": "labels"},
     "reconstruction, exchange": {"kind": "reconstruction"},
     "gradient": {"kind": "gradient"},
     "fisher": {"kind": "fisher"},
