@@ -9,7 +9,7 @@ import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from headwise.prune.compensation.apply import apply
-from headwise.prune.importance.calibration import LOSSES, Calibration, Loss
+from headwise.prune.importance.calibration import AUTO, Calibration, Loss
 
 
 class Reconstruct(BaseModel):
@@ -38,7 +38,7 @@ class Reconstruct(BaseModel):
     weight: Literal["gradient", "none"] = Field(
         default="none", description="whether tokens count by the loss's gradient"
     )
-    loss: Loss = Field(default="labels", description=f"of `weight: gradient`; {LOSSES}")
+    loss: Loss | Literal["auto"] = Field(default="auto", description=f"of `weight: gradient`; {AUTO}")
     ridge: float = Field(default=1e-2, gt=0, le=10, description="added to the diagonal, in units of its mean")
     bias: Literal["auto", "never"] = Field(default="auto", description="`auto` refits the bias where there is one")
     correct: Literal["auto", "outputs", "none"] = Field(

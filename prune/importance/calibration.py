@@ -13,6 +13,8 @@ LOSSES = (
     "whose gradient: the task's loss; or, without labels, the divergence from the model's own predictions, "
     "or the outputs themselves"
 )
+#: The same where one of them is chosen by what the model puts out.
+AUTO = f"{LOSSES}; `auto` takes the outputs if they score whole texts, else the task's loss"
 #: The same for scores that close gates and look how far the model gets from what it said.
 DISTANCES = (
     "the task's loss; or, without labels, the divergence (KL) from the dense model's predictions, or the mean squared "
@@ -50,7 +52,8 @@ class Calibration:
             moments: whether gradient-weighted moments are wanted too.
             slopes: whether second moments of the gradients at the outputs are.
             grouped: whether both are to be kept by group of texts as well, if they have to be made and are not too large.
-            loss: `labels` for the task's loss; `outputs` and `predictions` are losses without labels.
+            loss: `labels` for the task's loss; `outputs` and `predictions` are losses without labels; `auto` is
+                `outputs` if these score whole texts, else `labels`.
 
         Raises:
             BadInput: there is no task, or its loss cannot be used.
@@ -60,6 +63,8 @@ class Calibration:
         from headwise.prune.importance.outputs import Outputs
         from headwise.prune.importance.predictions import Predictions
 
+        if loss == "auto":
+            loss = "outputs" if self.scores_texts() else "labels"
         known = self._passes.get(loss)
         if known is None or (moments and not known.fit) or (slopes and not known.slopes):
             unlabelled = {"outputs": Outputs, "predictions": Predictions}

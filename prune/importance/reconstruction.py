@@ -14,7 +14,7 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 from headwise.analysis.progress import track
 from headwise.analysis.sites import Site
 from headwise.prune.importance.alone import cost_alone
-from headwise.prune.importance.calibration import LOSSES, Calibration, Loss
+from headwise.prune.importance.calibration import AUTO, Calibration, Loss
 from headwise.prune.importance.priced import Gone, Priced, Shelf
 from headwise.prune.importance.resampled import MOST, Resampled
 from headwise.prune.importance.rounds import ranks_in_rounds
@@ -68,10 +68,7 @@ class Reconstruction(BaseModel):
         default="output",
         description="what the loss's gradient weighs: tokens and output directions, directions alone, or nothing",
     )
-    loss: Loss | Literal["auto"] = Field(
-        default="auto",
-        description=f"{LOSSES}; `auto` takes the outputs if they score whole texts, else the task's loss",
-    )
+    loss: Loss | Literal["auto"] = Field(default="auto", description=AUTO)
     ridge: float = Field(default=1e-2, gt=0, le=10, description="added to the diagonal, in units of its mean")
     scaled: bool | Literal["auto"] = Field(
         default="auto",
@@ -118,15 +115,13 @@ class Reconstruction(BaseModel):
     def _costs(self, calibration: Calibration, grouped: bool = False) -> RepairCosts:
         # What `output` weighs by takes no moments of contexts: those are had from the forward pass.
         whole = self.weight == "gradient"
-        slopes, loss = None, self.loss
-        if loss == "auto":
-            loss = "outputs" if self.weight != "none" and calibration.scores_texts() else "labels"
+        slopes = None
         if self.weight != "none":
-            slopes = calibration.gradients(moments=whole, slopes=True, loss=loss, grouped=grouped)
-        contexts = calibration.moments(self.weight, loss, grouped)
+            slopes = calibration.gradients(moments=whole, slopes=True, loss=self.loss, grouped=grouped)
+        contexts = calibration.moments(self.weight, self.loss, grouped)
         scaled = bool(self.scaled)
-        if self.scaled == "auto" and slopes is not None:
-            scaled = loss == "outputs" or not slopes.token_scores
+        if self.scaled == "auto" and self.loss != "outputs" and slopes is not None:
+            scaled = not slopes.token_scores
         return RepairCosts(calibration.model, contexts, slopes, self.ridge, scaled=scaled)
 
 

@@ -86,14 +86,14 @@ def priced_blocks(model):
 def test_directions_alone_take_no_weighted_moments_and_are_let_go_once_decided():
     context = calibration(made("bert"))
     Reconstruction().score(context)
-    backward = context._passes["labels"]
+    backward = context._passes["outputs"]
     assert backward.slopes
     assert not backward.fit
     assert not backward.held
     assert context._passes["none"].fit
     context.decided()
     assert not backward.slopes
-    assert context.gradients(slopes=True).slopes, "and are had again where they are wanted after all"
+    assert context.gradients(slopes=True, loss="outputs").slopes, "and are had again where they are wanted after all"
 
 
 def test_weighted_moments_and_directions_come_from_one_pass():
@@ -103,7 +103,7 @@ def test_weighted_moments_and_directions_come_from_one_pass():
     context.model.forward = lambda *args, **named: (seen.append(1), original(*args, **named))[1]
     Reconstruction(weight="gradient").score(context)
     once = len(seen)
-    assert once == len(list(context.batches))
+    assert once == len(list(context.batches)) + 1, "one batch shows what the outputs are"
     Reconstruction(weight="gradient").score(context)
     assert len(seen) == once
 
