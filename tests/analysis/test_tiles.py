@@ -117,7 +117,9 @@ def test_tiles_are_the_eager_maps(family, rows):
     for name, (one,) in eager.seen.items():
         maps = tiled.joined(name, "maps", 2)
         assert (maps - one.maps)[one.queries[:, None].expand(maps.shape[:3])].abs().max() < 1e-5
-        assert (tiled.joined(name, "contexts", 1) - one.contexts)[one.queries].abs().max() < 1e-5
+        # Relative to the largest: T5 does not scale its scores, and processors round their sums differently.
+        size = one.contexts[one.queries].abs().max().clamp(min=1.0)
+        assert (tiled.joined(name, "contexts", 1) - one.contexts)[one.queries].abs().max() < 1e-5 * size
         assert torch.equal(tiled.joined(name, "allowed", 1), one.allowed)
         assert torch.equal(tiled.joined(name, "queries", 1), one.queries)
         assert [t.start for t in tiled.seen[name]] == list(range(0, maps.shape[2], tiled.seen[name][0].maps.shape[2]))
