@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import argparse
 import copy
+import itertools
 import json
 import time
 from pathlib import Path
@@ -46,6 +47,7 @@ OUTPUTS = {"kind": "reconstruction", "weight": "gradient", "loss": "outputs"}
 #: name -> score, compensation. The first is the default; `gradient` alone is Michel's score.
 METHODS = {
     "default": (RECONSTRUCTION, REFITTED),
+    "default, 4096 texts": (RECONSTRUCTION, REFITTED),
     "by labels": (LABELS, REFITTED),
     "unscaled, values refitted": (UNSCALED, REFITTED),
     "unscaled, values kept": (UNSCALED, CORRECTED),
@@ -72,9 +74,12 @@ METHODS = {
     "taylor2 + repair": ({"kind": "taylor2"}, REPAIR),
     "ablation + repair": ({"kind": "ablation"}, REPAIR),
 }  # fmt: skip
+#: What does not calibrate on `CALIBRATION` texts.
+TEXTS = {"default, 4096 texts": 4096}
 DEFAULT, MICHEL = "default", "gradient"
-MAIN = ["default", "by labels", "unscaled, values kept", "unscaled, repair alone", "gradient", "gradient + repair",
-        "gradient + default repair", "by tokens' gradient + repair", "by nothing + repair", "fisher + repair"]  # fmt: skip
+MAIN = ["default", "default, 4096 texts", "by labels", "unscaled, values kept", "unscaled, repair alone", "gradient",
+        "gradient + repair", "gradient + default repair", "by tokens' gradient + repair", "by nothing + repair",
+        "fisher + repair"]  # fmt: skip
 
 
 def logits_of(model: torch.nn.Module, found: object, count: int) -> np.ndarray:
@@ -100,11 +105,12 @@ def measure(
         if not (results / f"{part}-dense.npy").exists():
             np.save(results / f"{part}-labels.npy", [int(text.label) for text in texts.texts])
             np.save(results / f"{part}-dense.npy", logits_of(model, inputs[part], len(texts)))
-    for seed in seeds:
-        texts = train.sample(CALIBRATION, seed)
+    counts = sorted({TEXTS.get(name, CALIBRATION) for name in methods})
+    for seed, count in itertools.product(seeds, counts):
+        texts = train.sample(count, seed)
         task = TASKS["text-classification"]().fit(model, tokenizer, texts, seed=seed, batch_size=32, max_length=64)
         calibration = Calibration(model, sites, batches(texts, tokenizer, batch_size=32, **how), task, seed=seed)
-        for name in methods:
+        for name in (name for name in methods if TEXTS.get(name, CALIBRATION) == count):
             one(name, seed, calibration, inputs, judged, results, fractions)
 
 
@@ -205,8 +211,9 @@ def table(results: Results) -> None:
             drop, low, high, upper, _ = results.interval(np.broadcast_to(results.dense, right.shape), right)
             drops.append(100 * drop)
             cells.append(f"{100 * drop:.2f} [{100 * low:.2f}, {100 * high:.2f}] ≤ {100 * upper:.2f}")
-        if len(drops) == len(FRACTIONS):
-            print(f"| {name} | " + " | ".join(cells) + f" | {np.mean(drops):.2f} |")
+        if drops:
+            mean = f"{np.mean(drops):.2f}" if len(drops) == len(FRACTIONS) else ""
+            print(f"| {name} | " + " | ".join(cells) + f" | {mean} |")
 
 
 def compared(results: Results) -> None:

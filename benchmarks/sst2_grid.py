@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 import torch
 from classifier import classifier, read
-from sst2 import CALIBRATION, FRACTIONS, METHODS, holm, logits_of
+from sst2 import CALIBRATION, FRACTIONS, METHODS, TEXTS, holm, logits_of
 
 from headwise.analysis.analyze import analyze
 from headwise.analysis.batching import batches
@@ -118,6 +118,7 @@ def _take_over(folder: Path, scores: list[str], repairs: list[str], seeds: list[
         for repair in repairs
         for name, (theirs, theirs_repair) in METHODS.items()
         if "exchange" not in score
+        and name not in TEXTS
         and made(SCORES, theirs) == made(SCORES, ASKED[score])
         and made(COMPENSATIONS, theirs_repair) == made(COMPENSATIONS, REPAIRS[repair])
     }
