@@ -9,47 +9,38 @@ prunes. Seconds are processor time of one thread.
 from __future__ import annotations
 
 import argparse
-import copy
 import time
+from itertools import islice
 from pathlib import Path
-from typing import Any
 
 import torch
 from classifier import classifier, read
-from sst2 import CALIBRATION, DEFAULT, METHODS
+from sst2 import CALIBRATION, DEFAULT, METHODS, calibrated, repaired
 
-from headwise.analysis.batching import batches
-from headwise.analysis.sites import find_sites
-from headwise.prune.compensation import COMPENSATIONS
 from headwise.prune.importance import SCORES, Calibration
 from headwise.prune.selection import Budget, Keep, select
-from headwise.prune.surgery import cut
-from headwise.prune.tasks import TASKS
 
 #: What a decision may take: so many passes forward and backward, and so many seconds.
 PASSES, BESIDE = 4, 10.0
 
 
-def plain(model: Any, task: Any, found: list[Any]) -> float:
-    """Seconds of one pass forward and backward, as a training makes it."""
-    began = time.process_time()
-    for batch in found:
+def plain(calibration: Calibration, most: int | None = None) -> float:
+    """Seconds of one pass forward and backward, as a training makes it, over the first batches or all."""
+    model, began = calibration.model, time.process_time()
+    for batch in islice(calibration.batches, most):
         model.zero_grad(set_to_none=True)
-        task.losses(model, batch).sum().backward()
+        calibration.task.losses(model, batch).sum().backward()
     model.zero_grad(set_to_none=True)
     return time.process_time() - began
 
 
-def decided(model: Any, task: Any, found: list[Any], fraction: float) -> float:
+def decided(calibration: Calibration, fraction: float) -> float:
     """Seconds from texts to the cut model."""
     score, repair = METHODS[DEFAULT]
-    model = copy.deepcopy(model)
     began = time.process_time()
-    calibration = Calibration(model, find_sites(model), found, task)
     costs = SCORES[score["kind"]](**score).score(calibration).costs
     chosen = select(calibration.sites, costs, Budget(fraction=fraction), keep=Keep(minimum_per_site=1)).remove
-    COMPENSATIONS[repair["kind"]](**repair).repair(calibration, chosen)
-    cut(model, chosen)
+    repaired(calibration, repair, chosen)
     return time.process_time() - began
 
 
@@ -58,12 +49,11 @@ def main(data: Path, folder: Path, fractions: list[float]) -> None:
     torch.set_num_threads(1)
     model, tokenizer = classifier(data, folder / "classifier")
     texts = read(data / "train.tsv").sample(CALIBRATION, 0)
-    task = TASKS["text-classification"]().fit(model, tokenizer, texts, seed=0, batch_size=32, max_length=64)
-    found = list(batches(texts, tokenizer, batch_size=32, model=model, max_length=64))
-    plain(model, task, found[:2])
-    before = plain(model, task, found)
-    took = {fraction: decided(model, task, found, fraction) for fraction in fractions}
-    one = (before + plain(model, task, found)) / 2
+    fresh = [calibrated(model, tokenizer, texts, 0) for _ in fractions]
+    plain(fresh[0], 2)
+    before = plain(fresh[0])
+    took = {fraction: decided(calibration, fraction) for fraction, calibration in zip(fractions, fresh, strict=True)}
+    one = (before + plain(fresh[0])) / 2
     allowed = PASSES * one + BESIDE
     print(f"a pass forward and backward over {CALIBRATION:,} texts: {one:.1f} s (mean of one before and one after)")
     for fraction, seconds in took.items():

@@ -21,18 +21,13 @@ from pathlib import Path
 import numpy as np
 import torch
 from classifier import classifier, read
-from sst2 import CALIBRATION, RECONSTRUCTION, REFITTED, Results, logits_of
+from sst2 import CALIBRATION, HOW, RECONSTRUCTION, REFITTED, Results, calibrated, logits_of, repaired
 
 from headwise.analysis.batching import batches
-from headwise.analysis.sites import find_sites
-from headwise.analysis.texts import Corpus
-from headwise.prune.compensation import COMPENSATIONS
-from headwise.prune.compensation.undo import given_back
 from headwise.prune.importance import SCORES, Calibration
 from headwise.prune.recovery import RECOVERIES
 from headwise.prune.selection import Budget, Keep, select
 from headwise.prune.surgery import cut
-from headwise.prune.tasks import TASKS
 
 FRACTIONS = (0.75, 0.85)
 TEXTS = (CALIBRATION, 4096)
@@ -45,7 +40,6 @@ METHODS = {
     "distil, predictions alone": {"kind": "distil", "hidden": 0.0},
     "distil, low-rank": {"kind": "distil", "lora": 8},
 }
-HOW = {"batch_size": 32, "max_length": 64}
 
 
 def measure(asked: argparse.Namespace) -> None:
@@ -65,7 +59,7 @@ def measure(asked: argparse.Namespace) -> None:
         for fraction in asked.fractions:
             kept = results.parent / f"repaired-{fraction}-{seed}.pt"
             if not kept.exists():
-                torch.save(repaired(calibration, fraction), kept)
+                torch.save(begun(calibration, fraction), kept)
             start = torch.load(kept)
             for name in asked.methods.split(";") if asked.methods else METHODS:
                 label = f"{name}, {asked.texts if name != ALONE else CALIBRATION}"
@@ -81,20 +75,12 @@ def measure(asked: argparse.Namespace) -> None:
                 print(f"{label}, {fraction}, seed {seed}: {told['seconds']:.0f} s, held-out loss {path}", flush=True)
 
 
-def calibrated(model: torch.nn.Module, tokenizer: object, texts: Corpus, seed: int) -> Calibration:
-    """The texts that decide."""
-    task = TASKS["text-classification"]().fit(model, tokenizer, texts, seed=seed, **HOW)
-    return Calibration(model, find_sites(model), batches(texts, tokenizer, model=model, **HOW), task, seed=seed)
-
-
-def repaired(calibration: Calibration, fraction: float) -> dict:
+def begun(calibration: Calibration, fraction: float) -> dict:
     """The cut and repaired model: which heads are gone, its weights, and the processor time that it took."""
     began = time.process_time()
     scores = SCORES[RECONSTRUCTION["kind"]](**RECONSTRUCTION).score(calibration)
     chosen = select(calibration.sites, scores.costs, Budget(fraction=fraction), keep=Keep(minimum_per_site=1))
-    with given_back(calibration.model, calibration.sites):
-        COMPENSATIONS[REFITTED["kind"]](**REFITTED).repair(calibration, chosen.remove)
-        smaller = cut(copy.deepcopy(calibration.model), chosen.remove)
+    smaller = repaired(calibration, REFITTED, chosen.remove)
     took = time.process_time() - began
     return {"remove": dict(chosen.remove), "weights": smaller.state_dict(), "seconds": took}
 

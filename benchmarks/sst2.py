@@ -17,6 +17,7 @@ import copy
 import itertools
 import json
 import time
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -25,6 +26,7 @@ from classifier import classifier, read
 
 from headwise.analysis.batching import batches
 from headwise.analysis.sites import find_sites
+from headwise.analysis.texts import Corpus
 from headwise.prune.compensation import COMPENSATIONS
 from headwise.prune.compensation.undo import given_back
 from headwise.prune.importance import SCORES, Calibration
@@ -34,6 +36,7 @@ from headwise.prune.tasks import TASKS
 
 FRACTIONS = (0.25, 0.5, 0.6, 0.75, 0.85)
 CALIBRATION = 1024
+HOW = {"batch_size": 32, "max_length": 64}
 NONE, BIAS, SCALE = {"kind": "none"}, {"kind": "bias"}, {"kind": "scale"}
 SEQUENTIAL = {"kind": "sequential", "target": "output"}
 #: Least squares block by block alone; followed by the correction of the outputs; with values refitted in between (default).
@@ -96,7 +99,7 @@ def measure(
 ) -> None:
     """Fill the folder with logits."""
     model, tokenizer = classifier(data, folder / "classifier")
-    sites, results = find_sites(model), folder / "logits"
+    results = folder / "logits"
     results.mkdir(parents=True, exist_ok=True)
     train, judged = read(data / "train.tsv"), {part: read(data / f"{part}.tsv") for part in parts}
     how = {"model": model, "max_length": 64}
@@ -107,11 +110,22 @@ def measure(
             np.save(results / f"{part}-dense.npy", logits_of(model, inputs[part], len(texts)))
     counts = sorted({TEXTS.get(name, CALIBRATION) for name in methods})
     for seed, count in itertools.product(seeds, counts):
-        texts = train.sample(count, seed)
-        task = TASKS["text-classification"]().fit(model, tokenizer, texts, seed=seed, batch_size=32, max_length=64)
-        calibration = Calibration(model, sites, batches(texts, tokenizer, batch_size=32, **how), task, seed=seed)
+        calibration = calibrated(model, tokenizer, train.sample(count, seed), seed)
         for name in (name for name in methods if TEXTS.get(name, CALIBRATION) == count):
             one(name, seed, calibration, inputs, judged, results, fractions)
+
+
+def calibrated(model: torch.nn.Module, tokenizer: object, texts: Corpus, seed: int) -> Calibration:
+    """The texts that decide."""
+    task = TASKS["text-classification"]().fit(model, tokenizer, texts, seed=seed, **HOW)
+    return Calibration(model, find_sites(model), batches(texts, tokenizer, model=model, **HOW), task, seed=seed)
+
+
+def repaired(calibration: Calibration, repair: dict, remove: Mapping[str, Sequence[int]]) -> torch.nn.Module:
+    """A cut copy, repaired; the model is given back as it was."""
+    with given_back(calibration.model, calibration.sites):
+        COMPENSATIONS[repair["kind"]](**repair).repair(calibration, remove)
+        return cut(copy.deepcopy(calibration.model), remove)
 
 
 def one(
@@ -128,9 +142,7 @@ def one(
         began = time.perf_counter()
         found = found or SCORES[score["kind"]](**score).score(calibration)
         chosen = select(calibration.sites, found.costs, Budget(fraction=fraction), keep=Keep(minimum_per_site=1))
-        with given_back(calibration.model, calibration.sites):
-            COMPENSATIONS[repair["kind"]](**repair).repair(calibration, chosen.remove)
-            smaller = cut(copy.deepcopy(calibration.model), chosen.remove)
+        smaller = repaired(calibration, repair, chosen.remove)
         decided = time.perf_counter() - began
         for part, path in where.items():
             if not path.exists():

@@ -13,7 +13,6 @@ judges, which halves the time.
 from __future__ import annotations
 
 import argparse
-import copy
 import itertools
 import time
 from collections.abc import Callable, Iterator
@@ -23,18 +22,14 @@ from typing import Any
 import numpy as np
 import torch
 from classifier import classifier, read
-from sst2 import CALIBRATION, FRACTIONS, METHODS, TEXTS, holm, logits_of
+from sst2 import CALIBRATION, FRACTIONS, HOW, METHODS, TEXTS, calibrated, holm, logits_of, repaired
 
 from headwise.analysis.analyze import analyze
 from headwise.analysis.batching import batches
-from headwise.analysis.sites import find_sites
 from headwise.analysis.texts import Corpus
 from headwise.prune.compensation import COMPENSATIONS
-from headwise.prune.compensation.undo import given_back
 from headwise.prune.importance import SCORES, Calibration
 from headwise.prune.selection import SEARCHES, Budget, Keep, select
-from headwise.prune.surgery import cut
-from headwise.prune.tasks import TASKS
 
 #: name -> score; every other setting as it ships.
 ASKED: dict[str, dict[str, Any]] = {
@@ -67,6 +62,8 @@ REPAIRS: dict[str, dict[str, Any]] = {
 #: The default; those that learn, or need a pass per head, are not compared with it.
 DEFAULT = ("reconstruction", "reconstruction")
 BEYOND = ("gates", "ablation")
+#: Scores that read the evidence, which is gathered first.
+ON_EVIDENCE = {"confidence", "redundancy", "roles", "combined"}
 EVERY = 2
 
 
@@ -87,13 +84,15 @@ def measure(data: Path, folder: Path, scores: list[str], repairs: list[str], see
         cells = [cell for cell in _cells(scores, repairs, seed) if not _path(where, *cell).exists()]
         if not cells:
             continue
-        calibration = _calibration(model, tokenizer, train.sample(CALIBRATION, seed), how, seed, {c[0] for c in cells})
+        calibration = calibrated(model, tokenizer, train.sample(CALIBRATION, seed), seed)
+        if {score for score, *_ in cells} & ON_EVIDENCE:
+            calibration.evidence = analyze(model, tokenizer, train.sample(CALIBRATION, seed), seed=seed, **HOW)
         chosen: dict[tuple[str, float], dict[str, list[int]]] = {}
         for score, repair, fraction, _ in cells:
             if (score, fraction) not in chosen:
                 chosen.update(_chosen(score, calibration))
             began = time.perf_counter()
-            smaller = _cut(calibration, REPAIRS[repair], chosen[score, fraction])
+            smaller = repaired(calibration, REPAIRS[repair], chosen[score, fraction])
             predicted = logits_of(smaller, inputs, len(judged)).argmax(-1).astype(np.int8)
             np.save(_path(where, score, repair, fraction, seed), predicted)
             print(f"{score} + {repair}, {fraction}, seed {seed}: {time.perf_counter() - began:.1f} s", flush=True)
@@ -136,16 +135,6 @@ def _path(where: Path, score: str, repair: str, fraction: float, seed: int) -> P
     return where / f"{score}+{repair}-{fraction}-{seed}.npy"
 
 
-def _calibration(model: Any, tokenizer: Any, texts: Corpus, how: dict, seed: int, scores: set[str]) -> Calibration:
-    """What decides; analysed first if a score reads the evidence."""
-    task = TASKS["text-classification"]().fit(model, tokenizer, texts, seed=seed, batch_size=32, max_length=64)
-    found = batches(texts, tokenizer, batch_size=32, **how)
-    evidence = None
-    if scores & {"confidence", "redundancy", "roles", "combined"}:
-        evidence = analyze(model, tokenizer, texts, seed=seed, batch_size=32, max_length=64)
-    return Calibration(model, find_sites(model), found, task, evidence, seed=seed)
-
-
 def _chosen(name: str, calibration: Calibration) -> dict[tuple[str, float], dict[str, list[int]]]:
     """Which heads go by a score, for every share."""
     began = time.perf_counter()
@@ -158,12 +147,6 @@ def _chosen(name: str, calibration: Calibration) -> dict[tuple[str, float], dict
     }
     print(f"{name}, seed {calibration.seed}: chosen in {time.perf_counter() - began:.1f} s", flush=True)
     return found
-
-
-def _cut(calibration: Calibration, repair: dict[str, Any], remove: dict[str, list[int]]) -> torch.nn.Module:
-    with given_back(calibration.model, calibration.sites):
-        COMPENSATIONS[repair["kind"]](**repair).repair(calibration, remove)
-        return cut(copy.deepcopy(calibration.model), remove)
 
 
 class Grid:

@@ -110,13 +110,14 @@ def ranks_of(scores: np.ndarray) -> tuple[list[int | None], list[int | None]]:
     >>> ranks_of(np.array([0.1, 0.5, 0.5]))
     ([3, 1, 1], [2, 5, 5])
     """
+    from scipy.stats import rankdata
+
     known = np.flatnonzero(np.isfinite(scores))
     ranks: list[int | None] = [None] * len(scores)
     shades: list[int | None] = [None] * len(scores)
-    for i in known:
-        position = int((scores[known] > scores[i]).sum())
-        ranks[i] = position + 1
-        shades[i] = FIFTHS - int(FIFTHS * position / len(known))
+    for i, rank in zip(known, rankdata(-scores[known], method="min").astype(int).tolist(), strict=True):
+        ranks[i] = rank
+        shades[i] = FIFTHS - int(FIFTHS * (rank - 1) / len(known))
     return ranks, shades
 
 
