@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar, Literal
+from typing import Any, Literal
 
 import numpy as np
 from pydantic import BaseModel, ConfigDict
 
 from headwise.prune.compensation.apply import apply
 from headwise.prune.importance.calibration import Calibration
+from headwise.prune.importance.passes import Passes
 
 
 class Bias(BaseModel):
@@ -22,10 +23,11 @@ class Bias(BaseModel):
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
-    #: Forward-backward passes over the calibration texts: one forward pass.
-    passes: ClassVar[float] = 1 / 3
-
     kind: Literal["bias"] = "bias"
+
+    def foretell(self, passes: Passes) -> None:
+        """Count the pass of `repair`."""
+        passes.contexts()
 
     def repair(self, calibration: Calibration, remove: Mapping[str, Sequence[int]]) -> dict[str, Any]:
         """Move the mean contribution into the bias and report the relative error per site."""

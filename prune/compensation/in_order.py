@@ -18,9 +18,13 @@ from headwise.analysis.progress import track
 from headwise.analysis.projections import output_bias, output_weight
 from headwise.analysis.sites import Site
 from headwise.analysis.still import still
+from headwise.prune.compensation.layerwise import Layers, Reached, layers_from, run_from_start, stack_of
 from headwise.prune.compensation.pairs import Pairs
 from headwise.prune.importance.gradients import by_token, held_out, valid_rows
 from headwise.prune.selection.blocks import Block, blocks_of
+
+#: Context of a call of a block, and what entered its layer where that is known.
+_Seen = tuple[Tensor, Tensor | None]
 
 
 def refit_in_order(
@@ -38,7 +42,7 @@ def refit_in_order(
     Args:
         model: the dense model; it changes.
         sites: its sites.
-        batches: calibration texts, read once per site.
+        batches: calibration texts, read once per stack of layers, or twice per site where layers do not run alone.
         remove: original indices by site.
         ridge: added to the diagonal, in units of its mean; draws towards the weights as they are.
         stream: whether errors of the residual stream before a block are part of its target.
@@ -66,9 +70,11 @@ def refit_in_order(
             "seen; use compensation none"
         )
     dense = copy.deepcopy(model)
-    with still(model, dense), torch.no_grad():
+    with still(model, dense), torch.no_grad(), gated(model, gates):
+        walk = _Walk(dense, model, batches, later)
         for block in track(later, label="Repairing site by site"):
-            fit, held = _measured(model, dense, block, sites, batches, gates, stream)
+            walk.reach(block)
+            fit, held = _measured(walk, block, layer_of(model, block.sites[0], sites) if stream else None)
             if not fit.tokens or not held.tokens:
                 fit = held = fit + held
                 measured_on = "fit"
@@ -80,27 +86,67 @@ def refit_in_order(
     return {"measured_on": measured_on, "sites": report}
 
 
-def _measured(
-    model: nn.Module,
-    dense: nn.Module,
-    block: Block,
-    sites: Mapping[str, Site],
-    batches: Iterable[Batch],
-    gates: Mapping[str, Sequence[int]],
-    stream: bool,
-) -> tuple[Pairs, Pairs]:
+class _Walk:
+    """The dense and the pruned model on their way through the blocks, layer by layer where layers run alone.
+
+    Where they do not (layers that are called again, encoders of which a decoder reads), a block is reached from the
+    model's inputs each time.
+    """
+
+    def __init__(self, dense: nn.Module, model: nn.Module, batches: Iterable[Batch], blocks: Sequence[Block]) -> None:
+        self.models, self.batches = (dense, model), batches
+        # A block that is called several times is in no one place.
+        self.places = {b.name: stack_of(model, b.sites[0]) if len(b.sites) == 1 else None for b in blocks}
+        self.stack: str | None = None
+        self.layers: tuple[Layers, Layers] | None = None
+        self.begun = False
+
+    def reach(self, block: Block) -> None:
+        """Go on to a block; all before it are repaired."""
+        place = self.places[block.name]
+        stack = place[0] if place else None
+        if stack != self.stack:
+            self.stack, self.layers = stack, self._enter(*place) if place else None
+        if self.layers and place:
+            for layers in self.layers:
+                layers.reach(f"{stack}.{place[1]}")
+        self.begun = True
+
+    def _enter(self, stack: str, first: int) -> tuple[Layers, Layers] | None:
+        last = max(place[1] for place in self.places.values() if place and place[0] == stack)
+        paths = [f"{stack}.{index}" for index in range(first, last + 1)]
+        right, pruned = self.models
+        wanted = layers_from(right, paths, self.batches)
+        if wanted is None:
+            return None
+        # Before the first block that loses heads both models are the same.
+        given = layers_from(pruned, paths, self.batches) if self.begun else wanted.on(pruned)
+        return None if given is None else (wanted, given)
+
+    def seen(self, block: Block, layer: str | None) -> Iterator[tuple[Batch, list[_Seen], list[_Seen]]]:
+        """By batch, context and incoming stream of every call of the block, of the dense and of the pruned model."""
+        for index, batch in enumerate(self.batches):
+            found = []
+            for which, model in enumerate(self.models):
+                with _watched(model, block, layer) as seen, contextlib.suppress(Reached):
+                    if self.layers:
+                        self.layers[which].run(index)
+                    else:
+                        run_from_start(model, batch)
+                found.append(seen)
+            yield batch, found[0], found[1]
+
+
+def _measured(walk: _Walk, block: Block, layer: str | None) -> tuple[Pairs, Pairs]:
     """What the pruned block sees and lacks, on the texts that fit and on those held out."""
+    dense, model = walk.models
     site = block.sites[0]
     weight, bias = output_weight(dense, site), output_bias(dense, site)
     own, own_bias = output_weight(model, site), output_bias(model, site)
     out, columns = weight.shape
     fit, held = (Pairs.zeros(out, columns, weight.device) for _ in range(2))
-    layer = layer_of(model, site, sites) if stream else None
-    for batch in batches:
+    for batch, wanted, given in walk.seen(block, layer):
         apart = held_out(batch.texts)
-        wanted = _run(dense, block, batch, layer)
-        with gated(model, gates):
-            given = _run(model, block, batch, layer)
         for call, (right, before), (seen, entered) in zip(block.sites, wanted, given, strict=True):
             valid = valid_rows(call, right, batch)
             right, seen = by_token(right, valid), by_token(seen, valid)
@@ -116,26 +162,22 @@ def _measured(
     return fit, held
 
 
-class _Reached(Exception):
-    """The last call of the block has been seen; the rest of the model need not run."""
-
-
-def _run(model: nn.Module, block: Block, batch: Batch, layer: str | None) -> list[tuple[Tensor, Tensor | None]]:
-    """Context and incoming stream of every call of a block, from a pass that goes no further."""
-    seen: list[tuple[Tensor, Tensor | None]] = []
+@contextlib.contextmanager
+def _watched(model: nn.Module, block: Block, layer: str | None) -> Iterator[list[_Seen]]:
+    """Context and incoming stream of every call of a block in the pass that is made within, which ends there."""
+    seen: list[_Seen] = []
     entered: list[Tensor] = []
 
     def visit(_site: Site, context: Tensor) -> None:
         seen.append((context, entered[-1] if entered else None))
         if len(seen) == len(block.sites):
-            raise _Reached
+            raise Reached
 
     with contextlib.ExitStack() as stack:
         if layer is not None:
             stack.enter_context(_entering(model.get_submodule(layer), entered))
-        with contextlib.suppress(_Reached), at_projections(model, {site.name: site for site in block.sites}, visit):
-            model(**batch.inputs)
-    return seen
+        stack.enter_context(at_projections(model, {site.name: site for site in block.sites}, visit))
+        yield seen
 
 
 @contextlib.contextmanager

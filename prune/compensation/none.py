@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar, Literal
+from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict
 
 from headwise.prune.importance.calibration import Calibration
+from headwise.prune.importance.passes import Passes
 
 
 class NoCompensation(BaseModel):
@@ -18,10 +19,11 @@ class NoCompensation(BaseModel):
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
-    #: Forward-backward passes over the calibration texts.
-    passes: ClassVar[float] = 0.0
 
     kind: Literal["none"] = "none"
+
+    def foretell(self, passes: Passes) -> None:
+        """Count the passes of `repair`: none."""
 
     def repair(self, calibration: Calibration, remove: Mapping[str, Sequence[int]]) -> dict[str, Any]:
         """An empty report: no site was changed."""

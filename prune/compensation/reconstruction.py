@@ -10,6 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from headwise.prune.compensation.apply import apply
 from headwise.prune.importance.calibration import AUTO, Calibration, Loss
+from headwise.prune.importance.passes import Passes
 
 
 class Reconstruct(BaseModel):
@@ -57,16 +58,32 @@ class Reconstruct(BaseModel):
             raise ValueError("values: refit leaves it to the bias to take the means, which bias: never forbids")
         return self
 
-    @property
-    def passes(self) -> float:
-        """Forward-backward passes over the calibration texts (fewer if the score made the first of them).
+    def foretell(self, passes: Passes) -> None:
+        """Count the passes of `repair`.
 
-        >>> Reconstruct(correct="none", values="keep").passes
-        1.0
+        >>> passes = Passes({}, texts=640, batches=20, scored=True)
+        >>> Reconstruct(correct="none", values="keep").foretell(passes)
+        >>> passes.forward, passes.back
+        (1.0, 0.0)
         """
-        # The correction reads the dense outputs, then goes forward and back, and looks at a few texts before; refitted
-        # values need the maps, and contexts once more.
-        return 1.0 + (0.0 if self.correct == "none" else 4 / 3) + (0.0 if self.values == "keep" else 2 / 3)
+        from headwise.prune.compensation.correction import SAMPLE
+
+        corrected, refitted = self._also("auto" in (self.correct, self.values) and passes.scores_texts())
+        few = min(SAMPLE / max(passes.texts, 1), 1.0)
+        if corrected:
+            passes.outputs()
+        if refitted:
+            # What the outputs feel, of a few texts; then the maps.
+            passes.back += few
+            passes.forward += 1
+        passes.moments(self.weight, self.loss)
+        if corrected:
+            if refitted:
+                # With other values contexts are others.
+                passes.forward += 1
+            else:
+                passes.contexts()
+            passes.back += few + 1
 
     def repair(self, calibration: Calibration, remove: Mapping[str, Sequence[int]]) -> dict[str, Any]:
         """Refit the projections and report the relative error per site.
@@ -80,10 +97,9 @@ class Reconstruct(BaseModel):
 
         lost = lost_of(calibration.sites, remove)
         auto = "auto" in (self.correct, self.values) and bool(lost) and calibration.scores_texts()
-        asked = self.correct == "outputs" or (self.correct == "auto" and auto)
-        reading = self.bias == "auto" and (self.values == "refit" or (self.values == "auto" and auto))
-        wanted = calibration.outputs() if lost and asked else {}
-        reads = read_values(calibration, lost) if lost and reading else []
+        corrected, refitted = self._also(auto)
+        wanted = calibration.outputs() if lost and corrected else {}
+        reads = read_values(calibration, lost) if lost and refitted else []
         report = {"kind": self.kind, **apply(calibration, remove, self._refit, self.weight, self.loss)}
         if reads:
             report["values"] = refit_values(calibration.model, reads, self.ridge)
@@ -91,6 +107,12 @@ class Reconstruct(BaseModel):
             anew = bool(report.get("values"))
             report["correction"] = correct(calibration, lost, wanted, self.ridge, self.bias == "auto", anew)
         return report
+
+    def _also(self, scores_texts: bool) -> tuple[bool, bool]:
+        """Whether outputs are corrected, and whether values are refitted, where outputs score whole texts or do not."""
+        corrected = self.correct == "outputs" or (self.correct == "auto" and scores_texts)
+        refitted = self.values == "refit" or (self.values == "auto" and scores_texts)
+        return corrected, refitted and self.bias == "auto"
 
     def _refit(
         self, weight: np.ndarray, moments: Any, gone: np.ndarray, has_bias: bool, _width: int

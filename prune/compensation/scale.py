@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar, Literal
+from typing import Any, Literal
 
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field
 
 from headwise.prune.compensation.apply import apply
 from headwise.prune.importance.calibration import Calibration
+from headwise.prune.importance.passes import Passes
 
 
 class Scale(BaseModel):
@@ -26,12 +27,13 @@ class Scale(BaseModel):
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
-    #: Forward-backward passes over the calibration texts: one forward pass.
-    passes: ClassVar[float] = 1 / 3
-
     kind: Literal["scale"] = "scale"
     ridge: float = Field(default=1e-2, gt=0, le=10, description="added to the diagonal, in units of its mean")
     bias: Literal["auto", "never"] = Field(default="auto", description="`auto` refits the bias where there is one")
+
+    def foretell(self, passes: Passes) -> None:
+        """Count the pass of `repair`."""
+        passes.contexts()
 
     def repair(self, calibration: Calibration, remove: Mapping[str, Sequence[int]]) -> dict[str, Any]:
         """Scale the heads that stay and report the relative error per site."""

@@ -16,8 +16,9 @@ class Sequential(BaseModel):
     From the first site that loses a head on, every output projection is refitted: its contexts are those of the
     pruned and so far repaired model, its target is what the dense block writes (`target: output`), or what the
     dense residual stream holds after it (`stream`; where the stream before a block is not known, its output).
-    So a site that loses nothing may change, too. Two forward passes per site, each up to that site (Park et al.,
-    2024, "Accurate retraining-free pruning for pretrained encoder-based language models").
+    So a site that loses nothing may change, too (Park et al., 2024, "Accurate retraining-free pruning for pretrained
+    encoder-based language models"). What enters each layer is kept by batch, so that about four forward passes do,
+    however deep the model is; where layers do not run alone, it takes two to each site.
 
     >>> Sequential(target="stream").kind
     'sequential'
@@ -31,9 +32,9 @@ class Sequential(BaseModel):
     )
     ridge: float = Field(default=1e-2, gt=0, le=10, description="added to the diagonal, in units of its mean")
     bias: Literal["auto", "never"] = Field(default="auto", description="`auto` refits the bias where there is one")
-    #: Forward-backward passes over the calibration texts: two forward passes to each site, half the model on average.
-    passes: ClassVar[float] = 1 / 3
-    passes_per_site: ClassVar[float] = 1 / 3
+    #: Forward-backward passes over the calibration texts: one forward to see how layers are called, and each layer of both
+    #: models once to its site and once through.
+    passes: ClassVar[float] = 4 / 3
 
     def repair(self, calibration: Calibration, remove: Mapping[str, Sequence[int]]) -> dict[str, Any]:
         """Refit the projections in place and report the relative error per site.

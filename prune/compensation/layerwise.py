@@ -1,0 +1,245 @@
+"""Layer by layer: what enters the next layer is kept by batch, so that nothing before it runs again."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from headwise.analysis.batching import Batch, accepted
+from headwise.analysis.sites import Site
+
+#: The most bytes that streams, masks and the like may take; beyond, every layer is reached from the inputs.
+MOST_BYTES = 4 << 30
+#: How far a stream may be from what the whole model gives, relative to its largest entry.
+ROUNDING = 1e-4
+#: What a layer may be told beside tensors and containers of these.
+PLAIN = (type(None), bool, int, float, str, torch.dtype, torch.device)
+
+
+class Reached(Exception):
+    """What was wanted has been seen; the rest of the model need not run."""
+
+
+@dataclass(frozen=True)
+class Call:
+    """How a layer is called: all that it is told but the stream, which is its first floating tensor.
+
+    Attributes:
+        args: by place.
+        named: by name.
+        where: place or name of the stream.
+    """
+
+    args: tuple[Any, ...]
+    named: Mapping[str, Any]
+    where: int | str
+
+    def with_stream(self, stream: Tensor) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """Arguments for this stream."""
+        args = tuple(stream if place == self.where else value for place, value in enumerate(self.args))
+        return args, {name: stream if name == self.where else value for name, value in self.named.items()}
+
+    def told(self) -> list[Any]:
+        """Tensors and other values, in order."""
+        return list(_leaves((self.args, self.named)))
+
+
+@dataclass
+class Layers:
+    """Layers that run one after the other, and what enters the one at hand.
+
+    Attributes:
+        model: whose layers they are; their weights may change between two runs.
+        paths: where they are, in the order in which they run.
+        calls: how each is called, [batch][layer].
+        streams: what enters the layer at hand, by batch.
+        at: the layer at hand.
+    """
+
+    model: nn.Module
+    paths: Sequence[str]
+    calls: list[list[Call]]
+    streams: list[Tensor]
+    at: int = 0
+
+    def run(self, batch: int) -> Tensor:
+        """The layer at hand on one batch; what leaves it."""
+        args, named = self.calls[batch][self.at].with_stream(self.streams[batch])
+        return stream_of(self.model.get_submodule(self.paths[self.at])(*args, **named))
+
+    def reach(self, path: str) -> None:
+        """Go on to a layer that is not yet behind."""
+        while self.paths[self.at] != path:
+            self.streams = [self.run(batch) for batch in range(len(self.streams))]
+            self.at += 1
+
+    def on(self, model: nn.Module) -> Layers:
+        """The same of a model that gives the same up to the layer at hand."""
+        return Layers(model, self.paths, self.calls, list(self.streams), self.at)
+
+
+def stack_of(model: nn.Module, site: Site) -> tuple[str, int] | None:
+    """Path of the outermost module list that a site is in, and in which of its items.
+
+    >>> from transformers import BertConfig, BertModel
+    >>> from headwise.analysis.sites import find_sites
+    >>> model = BertModel(BertConfig(num_hidden_layers=2, num_attention_heads=4, hidden_size=32))
+    >>> stack_of(model, find_sites(model)["1"])
+    ('encoder.layer', 1)
+    """
+    parts = site.module.split(".")
+    for length in range(1, len(parts)):
+        path = ".".join(parts[:length])
+        if isinstance(model.get_submodule(path), nn.ModuleList):
+            return path, int(parts[length])
+    return None
+
+
+def layers_from(model: nn.Module, paths: Sequence[str], batches: Iterable[Batch]) -> Layers | None:
+    """Layers with what enters the first of them, by one pass of the model; None if they cannot be run one by one.
+
+    They can if a pass calls each once, in order, with what the one before gave, and if nothing else that they are told
+    depends on that (masks, rotary angles and position biases do not). This is tried on the first batch, also with
+    another stream: layer by layer it has to give what it gives in the model.
+    """
+    layers = Layers(model, paths, [], [])
+    size = 0
+    for batch in batches:
+        passed = _pass(model, paths, batch, through=not layers.calls)
+        if passed is None or (not layers.calls and not _one_by_one(model, paths, batch, passed)):
+            return None
+        layers.calls.append(passed.calls)
+        layers.streams.append(passed.entered[0])
+        tensors = [told for call in passed.calls for told in call.told() if isinstance(told, Tensor)]
+        size += sum(tensor.nbytes for tensor in {id(t): t for t in (passed.entered[0], *tensors)}.values())
+        if size > MOST_BYTES:
+            return None
+    return layers if layers.calls else None
+
+
+def stream_of(output: Any) -> Tensor:
+    """What a layer hands on: its output, or the first of its outputs.
+
+    >>> stream_of((torch.ones(1), None)).tolist()
+    [1.0]
+    """
+    while not isinstance(output, Tensor):
+        output = next(iter(output.values() if isinstance(output, Mapping) else output))
+    return output
+
+
+def run_from_start(model: nn.Module, batch: Batch) -> None:
+    """The model on one batch, until what was wanted is `Reached`; without a cache, which every run would lengthen."""
+    inputs: dict[str, Any] = dict(batch.inputs)
+    if "use_cache" in accepted(model):
+        inputs.setdefault("use_cache", False)
+    with contextlib.suppress(Reached):
+        model(**inputs)
+
+
+@dataclass
+class _Passed:
+    """What a pass of the model showed of layers.
+
+    Attributes:
+        calls: how each was called.
+        entered: the streams.
+        left: what each handed on.
+    """
+
+    calls: list[Call]
+    entered: list[Tensor]
+    left: list[Tensor]
+
+
+def _pass(
+    model: nn.Module, paths: Sequence[str], batch: Batch, *, through: bool = True, turned: bool = False
+) -> _Passed | None:
+    """A pass of the model through some of its layers; None unless each was called once, in order, with a stream.
+
+    Args:
+        model: what runs.
+        paths: of the layers.
+        batch: what it runs on.
+        through: whether the last of them is run, too.
+        turned: whether another stream enters the first: the same numbers in another order.
+    """
+    order: list[str] = []
+    passed = _Passed([], [], [])
+
+    def enters(path: str, args: tuple[Any, ...], named: dict[str, Any]) -> Any:
+        order.append(path)
+        told: list[tuple[int | str, Any]] = [*enumerate(args), *named.items()]
+        for where, value in told:
+            if isinstance(value, Tensor) and value.is_floating_point():
+                call = Call(
+                    tuple(None if place == where else given for place, given in enumerate(args)),
+                    {name: None if name == where else given for name, given in named.items()},
+                    where,
+                )
+                value = value.flip(-1) if turned and path == paths[0] else value
+                passed.calls.append(call)
+                passed.entered.append(value)
+                if path == paths[-1] and not through:
+                    raise Reached
+                return call.with_stream(value)
+        return None
+
+    def leaves(path: str, output: Any) -> None:
+        passed.left.append(stream_of(output))
+        if path == paths[-1]:
+            raise Reached
+
+    with contextlib.ExitStack() as stack:
+        for path in paths:
+            module = model.get_submodule(path)
+            entering = module.register_forward_pre_hook(
+                lambda _module, args, named, path=path: enters(path, args, named), with_kwargs=True
+            )
+            leaving = module.register_forward_hook(lambda _module, _args, output, path=path: leaves(path, output))
+            stack.callback(entering.remove)
+            stack.callback(leaving.remove)
+        run_from_start(model, batch)
+    return passed if order == list(paths) and len(passed.calls) == len(paths) else None
+
+
+def _one_by_one(model: nn.Module, paths: Sequence[str], batch: Batch, passed: _Passed) -> bool:
+    """Whether the layers run by themselves give what they give in the model, whatever stream enters."""
+    other = _pass(model, paths, batch, turned=True)
+    if other is None or not all(map(_same, passed.calls, other.calls)):
+        return False
+    if not all(map(_equal, passed.left[:-1], passed.entered[1:])):
+        return False
+    trial = Layers(model, paths, [passed.calls, passed.calls], [passed.entered[0], other.entered[0]])
+    trial.reach(paths[-1])
+    return all(_close(trial.run(place), wanted.left[-1]) for place, wanted in enumerate((passed, other)))
+
+
+def _same(mine: Call, its: Call) -> bool:
+    told = list(itertools.zip_longest(mine.told(), its.told(), fillvalue=...))
+    return all(
+        _equal(a, b) if isinstance(a, Tensor) and isinstance(b, Tensor) else isinstance(a, PLAIN) and a == b
+        for a, b in told
+    )
+
+
+def _equal(a: Tensor, b: Tensor) -> bool:
+    return a.shape == b.shape and torch.equal(a, b)
+
+
+def _close(mine: Tensor, its: Tensor) -> bool:
+    return float((mine - its).abs().max()) <= ROUNDING * float(its.abs().max())
+
+
+def _leaves(value: Any) -> Iterator[Any]:
+    if isinstance(value, (list, tuple, Mapping)):
+        for part in value.values() if isinstance(value, Mapping) else value:
+            yield from _leaves(part)
+    else:
+        yield value
