@@ -9,6 +9,7 @@ import torch
 from torch import nn
 
 from headwise.analysis.sites import Site, find_sites
+from headwise.prune.duration import Duration
 from headwise.prune.first_checks import first_checks
 from headwise.prune.latency import Latency
 from headwise.prune.needs import Needs, Texts, free_memory
@@ -45,7 +46,8 @@ def forecast(recipe: Recipe, *, trust_remote_code: bool = False) -> dict[str, An
     width = _BYTES.get(recipe.model.dtype, 0) or _width(model)
     texts = _texts(recipe, model, checked)
     needs = Needs(recipe, model, sites, width, texts)
-    memory, seconds, free = needs.memory(), needs.seconds(), free_memory()
+    duration = Duration(needs)
+    memory, seconds, free = needs.memory(), duration.seconds(), free_memory()
     return {
         "model": name, "type": type(model).__name__, "sites": len(sites), "heads": total,
         **checked,
@@ -59,7 +61,7 @@ def forecast(recipe: Recipe, *, trust_remote_code: bool = False) -> dict[str, An
         "memory": {name: sized(count) for name, count in memory.items()}
         | {"peak_about": sized(needs.peak()), "free_here": None if free is None else sized(free)},
         "bytes": memory | {"peak_about": needs.peak()},
-        "time": {"passes": round(needs.passes(), 1), "texts": texts.calibration, "tokens_a_text": round(texts.mean),
+        "time": {"passes": round(duration.passes(), 1), "texts": texts.calibration, "tokens_a_text": round(texts.mean),
                  "seconds_about": round(sum(seconds.values()), 1), "mostly": _mostly(seconds)},
     }  # fmt: skip
 

@@ -12,7 +12,8 @@ from headwise.analysis.texts import Corpus, disjoint
 from headwise.prune.one_label import one_label
 from headwise.prune.recipe_parts import Data
 
-_SELECTION_SHARE = 0.2
+#: The part of the calibration texts that judges candidates of a search.
+SELECTION = 0.2
 # What is judged at most where the recipe names no evaluation: half of a large set would take hours, twice.
 _JUDGED = 2000
 # By so many texts a tokenizer is known again.
@@ -62,7 +63,7 @@ class Material:
 
     def selection(self, seed: int) -> tuple[Corpus, Corpus]:
         """Calibration without, and the fifth of it that a search judges its candidates on."""
-        second, first = self.calibration.split(_SELECTION_SHARE, seed)
+        second, first = self.calibration.split(SELECTION, seed)
         return first, second
 
     def parts(self, seed: int) -> tuple[Material, Corpus]:

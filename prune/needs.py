@@ -1,9 +1,8 @@
-"""Needs: the memory and the time that a run takes, from a model's shapes and the size of its texts."""
+"""Needs: the memory that a run takes, from a model's shapes and the size of its texts."""
 
 from __future__ import annotations
 
 import logging
-import time
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -18,10 +17,8 @@ from headwise.analysis.errors import BadInput
 from headwise.analysis.portions import map_bytes
 from headwise.analysis.projections import output_weight
 from headwise.analysis.sites import Site
-from headwise.prune.chance import DRAWS, TEXTS
-from headwise.prune.drift import TEXTS as DRIFT_TEXTS
-from headwise.prune.generation_speed import generates
 from headwise.prune.importance.grouped import Grouped
+from headwise.prune.importance.passes import Passes
 from headwise.prune.importance.priced import HELD
 from headwise.prune.importance.resampled import GROUPS
 from headwise.prune.material import Material
@@ -41,15 +38,6 @@ _LOOKED_AT = 256
 _LIBRARIES = 450 * 2**20
 #: Numbers that a backward pass keeps per token: of every width in a layer, of the vocabulary.
 _KEPT, _LOGITS = 14, 3
-#: An eager pass with statistics, roles and similarity over a pass that only runs the model; all passes over their
-#: products of matrices alone.
-_LOOKING, _AROUND = 1.2, 1.15
-#: Texts of the coreference set, and their tokens; tokens of random sequences (causal models).
-_COREFERENCE, _SEQUENCES = 696 * 14, 32 * 64
-#: Seconds that starting takes; bytes a second that are read, hashed and written.
-_START, _BYTES_A_SECOND, _READ_A_SECOND = 8.0, 6e8, 8e9
-#: Operations that a decision and a repair take a block, in cubes of its width; what judging a text at a time costs.
-_DECIDED, _REPAIRED, _ONE_BY_ONE = 20, 12, 1.6
 
 
 @dataclass(frozen=True)
@@ -115,7 +103,8 @@ class Needs:
         """Bytes of the sums that scores and repair rest on: they grow with the square of the width."""
         return self._contexts() + self._slopes()
 
-    def _shapes(self) -> list[tuple[int, int]]:
+    def shapes(self) -> list[tuple[int, int]]:
+        """Rows and columns of every site's output projection."""
         found = [output_weight(self.model, site).shape for site in self.sites.values()]
         return [(int(out), int(columns)) for out, columns in found]
 
@@ -123,17 +112,18 @@ class Needs:
         used = self.recipe.compensate.kind != "none" or self.recipe.score.kind in ("reconstruction", "variance")
         used = used or self.recipe.score.kind == "activation"
         # Of the texts that fit, and of those that are held out; by group of texts, too, where that is little.
-        number = 2 * 8 + (GROUPS * 4 if self._grouped() else 0)
-        return number * sum(columns**2 for _, columns in self._shapes()) if used else 0
+        number = 2 * 8 + (GROUPS * 4 if self.grouped() else 0)
+        return number * sum(columns**2 for _, columns in self.shapes()) if used else 0
 
     def _slopes(self) -> int:
         if self.recipe.score.kind != "reconstruction" or getattr(self.recipe.score, "weight", "none") == "none":
             return 0
-        number = 8 + (GROUPS * 4 if self._grouped() else 0)
-        return number * sum(out**2 for out, _ in self._shapes())
+        number = 8 + (GROUPS * 4 if self.grouped() else 0)
+        return number * sum(out**2 for out, _ in self.shapes())
 
-    def _grouped(self) -> bool:
-        return self.recipe.score.kind == "reconstruction" and Grouped.fits(self._shapes())
+    def grouped(self) -> bool:
+        """Whether moments are kept by group of texts, too."""
+        return self.recipe.score.kind == "reconstruction" and Grouped.fits(self.shapes())
 
     def memory(self) -> dict[str, int]:
         """Bytes by what they are for; not all at the same time."""
@@ -151,8 +141,8 @@ class Needs:
             + 8 * self.heads**2 * 12,
             "moments": self.moments(),
             "one_backward_pass": self._graph(),
-            "one_block_of_the_decision": 10 * 8 * max((c**2 for _, c in self._shapes()), default=0)
-            + min(HELD, (7 if self._grouped() else 1) * 2 * 8 * sum(c**2 for _, c in self._shapes())),
+            "one_block_of_the_decision": 10 * 8 * max((c**2 for _, c in self.shapes()), default=0)
+            + min(HELD, (7 if self.grouped() else 1) * 2 * 8 * sum(c**2 for _, c in self.shapes())),
             "corrections": self._corrections(),
             "proof": self._proof(),
         }  # fmt: skip
@@ -176,16 +166,20 @@ class Needs:
             return 0
         tokens = self._batch() * self.texts.longest
         per_layer = sum(site.heads * site.head_dim for site in self.sites.values())
-        logits = _LOGITS * 4 * self._vocabulary()
+        logits = _LOGITS * 4 * self.vocabulary()
         return tokens * (_KEPT * per_layer * self.width + logits)
 
     def _backward(self) -> bool:
-        return (
-            getattr(self.recipe.score, "weight", "labels") != "none"
-            and float(getattr(self.recipe.score, "passes", 1)) >= 1
-        )
+        passes = self.passes()
+        return passes.ask(self.recipe.score).back + passes.ask(self.recipe.compensate).back > 0
 
-    def _vocabulary(self) -> int:
+    def passes(self) -> Passes:
+        """Those over the calibration texts, of which none is made yet."""
+        count = -(-self.texts.calibration // self._batch())
+        return Passes(self.sites, self.texts.calibration, count, is_classifier(self.model))
+
+    def vocabulary(self) -> int:
+        """Words that the model has scores for; 0 if it has none."""
         found = getattr(self.model, "get_output_embeddings", lambda: None)()
         weight = getattr(found, "weight", None)
         return 0 if weight is None else int(weight.shape[0])
@@ -195,7 +189,7 @@ class Needs:
         return self.recipe.compensate.kind == "reconstruction" and is_classifier(self.model)
 
     def _corrections(self) -> int:
-        columns = sum(c for _, c in self._shapes())
+        columns = sum(c for _, c in self.shapes())
         return self.texts.calibration * 16 * 4 * columns if self._scored() else 0
 
     def _proof(self) -> int:
@@ -203,76 +197,8 @@ class Needs:
         layers = [sum(p.numel() for p in layer.parameters()) for layer in layers_of(self.model)]
         one_by_one = layers and 4 * sum(sizes) > AT_ONCE
         numbers = sum(sizes) - sum(layers) + max(layers) if one_by_one else sum(sizes)
-        seen = 12 * sum(c for _, c in self._shapes()) * min(8, self.texts.calibration) * self.texts.longest
+        seen = 12 * sum(c for _, c in self.shapes()) * min(8, self.texts.calibration) * self.texts.longest
         return (4 if self.width < 4 else 2) * numbers + min(MOST_SEEN, seen)
-
-    def passes(self) -> float:
-        """Forward passes over the calibration texts; a pass forward and back counts three."""
-        score = self.recipe.score
-        backward = float(getattr(score, "passes", 1)) + self.heads * float(getattr(score, "passes_per_head", 0)) / 3
-        backward += float(getattr(self.recipe.compensate, "passes", 0)) if self._scored() else 1 / 3
-        passes = 1 + 3 * backward + 2  # evidence; score and repair; two models judged
-        if self.recipe.search.kind == "counts":
-            passes += 0.2 * self.recipe.search.evaluations  # on a fifth of the texts
-        return passes
-
-    def seconds(self) -> dict[str, float]:
-        """Seconds on this machine, by what they go to."""
-        rate = {dtype: _operations_per_second(dtype) for dtype in (torch.float32, torch.float64)}
-        own = torch.float32 if self.width != 2 else torch.bfloat16
-        rate.setdefault(own, _operations_per_second(own))
-        body = sum(p.numel() for n, p in self.model.named_parameters() if "embed" not in n)
-        embedded = self._vocabulary() * max((c for _, c in self._shapes()), default=0)
-        token = _AROUND * 2.0 * body / rate[own]
-        # Tied to the embeddings or not, scores over a vocabulary are computed by every pass that has a loss.
-        scored = token + 2.0 * embedded / rate[own]
-        calibrating, judging = (n * self.texts.mean for n in (self.texts.calibration, self.texts.evaluation))
-        share = min(1.0, TEXTS / max(self.texts.evaluation, 1))
-        blocks = float(sum(c**3 for _, c in self._shapes())) / rate[torch.float64]
-        again = DRAWS + 1
-        repair = max(self.passes() - 3 - 3 * float(getattr(self.recipe.score, "passes", 1)), 0.0)
-        also = _COREFERENCE + (0 if is_classifier(self.model) else _SEQUENCES)
-        alike = 2 * 2.0 * self.heads**2 * self.texts.calibration * self.texts.longest**2 / rate[torch.float32]
-        return {
-            "start": _START + 8 * self.weights() / _BYTES_A_SECOND,
-            "evidence": _LOOKING * token * (calibrating + also) + alike,
-            # Weights are frozen: a pass back costs as much as one forward.
-            "scores": scored * 2 * float(getattr(self.recipe.score, "passes", 1)) * calibrating
-            + self._products(calibrating) / rate[torch.float32],
-            "decision": (_DECIDED if self.recipe.score.kind == "reconstruction" else 0) * blocks
-            * (7 if self._grouped() else 1),
-            "repair": (1 + again) * (_REPAIRED * blocks if self._contexts() else 0)
-            + scored * (2 / 3) * repair * calibrating * ((1 + again) if self._scored() else 0),
-            "judging": _ONE_BY_ONE * scored * judging * (2 + (again + 1) * share),
-            "proof": 7 * 2 * token * rate[own] / rate[torch.float32] * min(16, self.texts.calibration) * self.texts.mean,
-            "drift": 2 * _LOOKING * token * min(1.0, DRIFT_TEXTS / max(self.texts.evaluation, 1)) * judging,
-            "speed": self._timing(scored),
-        }  # fmt: skip
-
-    def _products(self, tokens: float) -> float:
-        return 3 * 2.0 * tokens * sum(c**2 for _, c in self._shapes()) if self.moments() else 0.0
-
-    def _timing(self, token: float) -> float:
-        grid = self.recipe.speed
-        cells = sum(max(0.03, batch * length * token) for batch in grid.batches for length in grid.lengths)
-        if generates(self.model):
-            # A token at a time takes as long as reading all weights, or as computing with them.
-            one = max(token, self.weights() / _READ_A_SECOND)
-            cells += sum(batch * max(grid.lengths) * token + 16 * max(one, batch * token) for batch in grid.batches)
-        least, asked = (1.25 * (8 + 3 * rounds) * cells for rounds in (6, max(6, grid.rounds)))
-        return max(least, min(asked, grid.seconds or asked))
-
-
-def _operations_per_second(dtype: torch.dtype, size: int = 256) -> float:
-    matrix = torch.ones(size, size, dtype=dtype)
-    matrix @ matrix
-    best = float("inf")
-    # Small and often: some of them the machine does without a pause.
-    for _ in range(20):
-        start = time.perf_counter()
-        matrix @ matrix
-        best = min(best, time.perf_counter() - start)
-    return 2.0 * size**3 / best
 
 
 def needs_of(

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import partial
-from typing import ClassVar, Literal
+from typing import Literal
 
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field
 
 from headwise.analysis.sites import Site
 from headwise.prune.importance.calibration import DISTANCES, Calibration, Loss
+from headwise.prune.importance.passes import Passes
 from headwise.prune.importance.resampled import PARTS, Resampled, weighted
 from headwise.prune.importance.scores import Scores, spread
 from headwise.prune.selection.blocks import blocks_of
@@ -27,12 +28,14 @@ class Ablation(BaseModel):
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
-    #: Forward-backward passes over the texts, and how many more per head: a forward pass is a third.
-    passes: ClassVar[float] = 1 / 3
-    passes_per_head: ClassVar[float] = 1 / 3
 
     kind: Literal["ablation"] = "ablation"
     loss: Loss = Field(default="labels", description=DISTANCES)
+
+    def foretell(self, passes: Passes) -> None:
+        """Count the passes of `score`: with each head silenced and with none, and the dense model's where it is the goal."""
+        heads = sum(len(block.kept) for block in blocks_of(passes.sites).values())
+        passes.forward += 1 + heads + (self.loss != "labels")
 
     def score(self, calibration: Calibration) -> Scores:
         """Scores per head, in units of the loss per text.

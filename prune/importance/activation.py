@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import partial
-from typing import Any, ClassVar, Literal
+from typing import Any, Literal
 
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field
 
 from headwise.analysis.sites import Site
 from headwise.prune.importance.calibration import Calibration
+from headwise.prune.importance.passes import Passes
 from headwise.prune.importance.resampled import Resampled
 from headwise.prune.importance.scores import Scores, spread
 
@@ -27,9 +28,6 @@ class Activation(BaseModel):
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
-    #: Forward-backward passes over the calibration texts (one forward pass), and how many more per head.
-    passes: ClassVar[float] = 1 / 3
-    passes_per_head: ClassVar[float] = 0
 
     kind: Literal["activation"] = "activation"
     mean: Literal["square", "length"] = Field(
@@ -38,6 +36,10 @@ class Activation(BaseModel):
     normalize: Literal["none", "site"] = Field(
         default="none", description="`site` divides by the site's Euclidean norm"
     )
+
+    def foretell(self, passes: Passes) -> None:
+        """Count the pass of `score`."""
+        passes.contexts()
 
     def score(self, calibration: Calibration) -> Scores:
         """Scores per head, in the unit of the contexts.

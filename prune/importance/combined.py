@@ -11,6 +11,7 @@ from pydantic_core import PydanticCustomError
 
 from headwise.analysis.sites import Site
 from headwise.prune.importance.calibration import LOSSES, Calibration, Loss
+from headwise.prune.importance.passes import Passes
 from headwise.prune.importance.resampled import Resampled, untouched
 from headwise.prune.importance.scores import Scores
 
@@ -21,8 +22,8 @@ class Combined(BaseModel):
     Equal scores share their mean rank. What a score knows about heads together is not used. All parts that look at a
     loss look at the same.
 
-    >>> Combined(scores={"gradient": 2, "redundancy": 1}).passes
-    2.0
+    >>> Combined(scores={"gradient": 2, "redundancy": 1}).scores
+    {'gradient': 2.0, 'redundancy': 1.0}
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -60,15 +61,16 @@ class Combined(BaseModel):
         found = [(SCORES[kind], weight) for kind, weight in self.scores.items()]
         return [(part(loss=self.loss) if _looks(part) else part(), weight) for part, weight in found]
 
-    @property
-    def passes(self) -> float:
-        """Forward-backward passes over the calibration texts, at most."""
-        return float(sum(part.passes for part, _ in self._parts()))
+    def foretell(self, passes: Passes) -> None:
+        """Count the passes of `score`: those of its parts, which share what they can.
 
-    @property
-    def passes_per_head(self) -> float:
-        """The same per head."""
-        return float(sum(part.passes_per_head for part, _ in self._parts()))
+        >>> passes = Passes({}, texts=8, batches=1, scored=True)
+        >>> Combined(scores={"gradient": 2, "redundancy": 1}).foretell(passes)
+        >>> passes.back
+        1.0
+        """
+        for part, _ in self._parts():
+            part.foretell(passes)
 
     def score(self, calibration: Calibration) -> Scores:
         """Scores per head, from 0 to 1.

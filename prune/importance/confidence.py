@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from typing import ClassVar, Literal
+from typing import Literal
 
 import numpy as np
 from pydantic import BaseModel, ConfigDict
 
 from headwise.prune.importance.calibration import Calibration
 from headwise.prune.importance.known import drawn_again, from_evidence
+from headwise.prune.importance.passes import Passes
 from headwise.prune.importance.resampled import Resampled
 from headwise.prune.importance.scores import Scores, spread
 
@@ -23,11 +24,11 @@ class Confidence(BaseModel):
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
-    #: Forward-backward passes over the calibration texts beyond the analysis, and how many more per head.
-    passes: ClassVar[float] = 0
-    passes_per_head: ClassVar[float] = 0
 
     kind: Literal["confidence"] = "confidence"
+
+    def foretell(self, passes: Passes) -> None:
+        """Count the passes of `score` beyond the analysis: none."""
 
     def score(self, calibration: Calibration) -> Scores:
         """Scores per head, from 0 to 1.

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import ClassVar, Literal
+from typing import Literal
 
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from headwise.analysis.errors import BadInput
 from headwise.prune.importance.calibration import DISTANCES, Calibration, Loss
+from headwise.prune.importance.passes import Passes
 from headwise.prune.importance.resampled import Resampled, apart
 from headwise.prune.importance.scores import Scores, spread
 
@@ -37,7 +38,6 @@ class Gates(BaseModel):
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
-    passes_per_head: ClassVar[float] = 0
 
     kind: Literal["gates"] = "gates"
     loss: Loss = Field(default="labels", description=DISTANCES)
@@ -95,14 +95,17 @@ class Gates(BaseModel):
         share = 0.5 if self.keep is None else self.keep
         return min(max(round(share * heads), 1), heads - 1) if heads > 1 else 1
 
-    @property
-    def passes(self) -> float:
-        """Forward-backward passes: unknown before the texts are; one batch a step, taken as one in thirty-two.
+    def foretell(self, passes: Passes) -> None:
+        """Count the passes of `score`: a batch a step.
 
-        >>> Gates(steps=96).passes, Gates(steps=96, loss="predictions").passes, Gates(steps=96, again=2).passes
-        (3.0, 4.0, 9.0)
+        >>> passes = Passes({}, texts=64, batches=8, scored=True)
+        >>> Gates(steps=16, loss="predictions", again=1).foretell(passes)
+        >>> passes.back, passes.forward
+        (4.0, 4.0)
         """
-        return (1 + self.again) * self.steps * (3 if self.loss == "labels" else 4) / 96
+        taken = (1 + self.again) * self.steps / max(passes.batches, 1)
+        passes.back += taken
+        passes.forward += taken * (self.loss != "labels")
 
     def score(self, calibration: Calibration) -> Scores:
         """Scores per head: the larger, the more open.

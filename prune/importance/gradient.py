@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import partial
-from typing import Any, ClassVar, Literal
+from typing import Any, Literal
 
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field
 
 from headwise.analysis.sites import Site
 from headwise.prune.importance.calibration import LOSSES, Calibration, Loss
+from headwise.prune.importance.passes import Passes
 from headwise.prune.importance.resampled import Resampled
 from headwise.prune.importance.scores import Scores, spread
 
@@ -27,9 +28,6 @@ class Gradient(BaseModel):
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
-    #: Forward-backward passes over the calibration texts, and how many more per head.
-    passes: ClassVar[float] = 1
-    passes_per_head: ClassVar[float] = 0
 
     kind: Literal["gradient"] = "gradient"
     variant: Literal["per-example", "per-token", "per-batch"] = Field(
@@ -39,6 +37,10 @@ class Gradient(BaseModel):
         default="none", description="`site` divides by the site's Euclidean norm"
     )
     loss: Loss = Field(default="labels", description=LOSSES)
+
+    def foretell(self, passes: Passes) -> None:
+        """Count the pass of `score`."""
+        passes.gradients(self.loss)
 
     def score(self, calibration: Calibration) -> Scores:
         """Scores per head, in units of the loss per text (per token for `per-token`).

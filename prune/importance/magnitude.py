@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from typing import ClassVar, Literal
+from typing import Literal
 
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field
 
 from headwise.prune.importance.calibration import Calibration
+from headwise.prune.importance.passes import Passes
 from headwise.prune.importance.resampled import untouched
 from headwise.prune.importance.scores import Scores, spread
 
@@ -20,14 +21,14 @@ class Magnitude(BaseModel):
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
-    #: Forward-backward passes over the calibration texts, and how many more per head.
-    passes: ClassVar[float] = 0
-    passes_per_head: ClassVar[float] = 0
 
     kind: Literal["magnitude"] = "magnitude"
     normalize: Literal["none", "site"] = Field(
         default="none", description="`site` divides by the site's Euclidean norm"
     )
+
+    def foretell(self, passes: Passes) -> None:
+        """Count the passes of `score`: none."""
 
     def score(self, calibration: Calibration) -> Scores:
         """Scores per head: the norm of W_O's columns."""

@@ -6,7 +6,7 @@ import copy
 import math
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, model_validator
@@ -15,9 +15,10 @@ from headwise.analysis.progress import track
 from headwise.analysis.sites import Site
 from headwise.prune.importance.alone import cost_alone
 from headwise.prune.importance.calibration import AUTO, Calibration, Loss
+from headwise.prune.importance.passes import Passes
 from headwise.prune.importance.priced import Gone, Priced, Shelf
 from headwise.prune.importance.resampled import MOST, Resampled
-from headwise.prune.importance.rounds import ranks_in_rounds
+from headwise.prune.importance.rounds import foretell_rounds, ranks_in_rounds
 from headwise.prune.importance.scores import Scores, removal_ranks
 from headwise.prune.selection.blocks import Block, Room
 
@@ -60,8 +61,6 @@ class Reconstruction(BaseModel):
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
-    #: Forward-backward passes over the calibration texts: one and a forward pass.
-    passes: ClassVar[float] = 4 / 3
 
     kind: Literal["reconstruction"] = "reconstruction"
     weight: Literal["gradient", "output", "none"] = Field(
@@ -87,14 +86,22 @@ class Reconstruction(BaseModel):
             )
         return self
 
-    @property
-    def passes_per_head(self) -> float:
-        """Forward passes per head beyond `passes`: four every round.
+    def foretell(self, passes: Passes) -> None:
+        """Count the passes of `score`: for the gradient and for the contexts, with `recollect` every round.
 
-        >>> Reconstruction(recollect=16).passes_per_head
-        0.25
+        >>> passes = Passes({}, texts=8, batches=1, scored=True)
+        >>> Reconstruction(loss="outputs").foretell(passes)
+        >>> passes.back, passes.forward
+        (1.0, 1.0)
         """
-        return 4 / self.recollect if self.recollect else 0.0
+        self._foretell_costs(passes)
+        if self.recollect is not None:
+            foretell_rounds(passes, self.recollect, self._foretell_costs)
+
+    def _foretell_costs(self, passes: Passes) -> None:
+        if self.weight != "none":
+            passes.gradients(self.loss, moments=self.weight == "gradient", slopes=True)
+        passes.moments(self.weight, self.loss)
 
     def score(self, calibration: Calibration) -> Scores:
         """Scores per head: the rank in the order of removal; the costs drive the selection.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any, ClassVar, Literal
+from typing import Any, Literal
 
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, model_validator
@@ -12,6 +12,7 @@ from headwise.analysis.errors import BadInput
 from headwise.prune.importance.calibration import LOSSES, Calibration, Loss
 from headwise.prune.importance.gradient import Gradient
 from headwise.prune.importance.known import drawn_again
+from headwise.prune.importance.passes import Passes
 from headwise.prune.importance.resampled import Resampled
 from headwise.prune.importance.scores import Scores
 
@@ -49,17 +50,10 @@ class Redundancy(BaseModel):
             raise ValueError(f"loss belongs to matters: gradient; matters: {self.matters} looks at none")
         return self
 
-    #: Forward-backward passes over the calibration texts per head.
-    passes_per_head: ClassVar[float] = 0
-
-    @property
-    def passes(self) -> float:
-        """Forward-backward passes over the calibration texts.
-
-        >>> Redundancy(matters="norm").passes
-        0.0
-        """
-        return 1.0 if self.matters == "gradient" else 0.0
+    def foretell(self, passes: Passes) -> None:
+        """Count the passes of `score` beyond the analysis."""
+        if self.matters == "gradient":
+            Gradient(loss=self.loss).foretell(passes)
 
     def score(self, calibration: Calibration) -> Scores:
         """Scores per head: distance to its stand-in, with a note that names it.

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import ClassVar, Literal
+from typing import Literal
 
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field
 
 from headwise.prune.importance.calibration import Calibration
 from headwise.prune.importance.known import from_evidence
+from headwise.prune.importance.passes import Passes
 from headwise.prune.importance.resampled import Resampled
 from headwise.prune.importance.scores import Scores, spread
 
@@ -22,14 +23,14 @@ class Roles(BaseModel):
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
-    #: Forward-backward passes over the calibration texts beyond the analysis, and how many more per head.
-    passes: ClassVar[float] = 0
-    passes_per_head: ClassVar[float] = 0
 
     kind: Literal["roles"] = "roles"
     roles: tuple[str, ...] = Field(
         default=(), description="the roles that count; all that the evidence knows, but dormant, if empty"
     )
+
+    def foretell(self, passes: Passes) -> None:
+        """Count the passes of `score` beyond the analysis: none."""
 
     def score(self, calibration: Calibration) -> Scores:
         """Scores per head, and the role that gives it as a note.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import math
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -11,6 +12,7 @@ import numpy as np
 from headwise.analysis.errors import BadInput
 from headwise.analysis.sites import find_sites
 from headwise.prune.importance.calibration import Calibration
+from headwise.prune.importance.passes import Passes
 from headwise.prune.selection.costs import Costs
 from headwise.prune.selection.greedy import greedy
 from headwise.prune.selection.keep import Keep
@@ -65,3 +67,35 @@ def ranks_in_rounds(
         cut(smaller.model, gone)
         now = replace(smaller, sites=find_sites(smaller.model), _passes={})
     return ranks
+
+
+def foretell_rounds(passes: Passes, every: int, measure: Callable[[Passes], None]) -> None:
+    """Count the passes of `ranks_in_rounds`, the dense model being measured already.
+
+    Args:
+        passes: so far.
+        every: heads per round.
+        measure: counts those of one measurement.
+
+    >>> from headwise.analysis.sites import Site
+    >>> sites = {name: Site(name, "attn", "attn.o", 4, 4, 8, kept=(0, 1, 2, 3)) for name in "01"}
+    >>> passes = Passes(sites, texts=8, batches=1, scored=True)
+    >>> passes.contexts()
+    >>> foretell_rounds(passes, 2, Passes.contexts)
+    >>> passes.forward
+    3.0
+    """
+    from headwise.prune.compensation.reconstruction import Reconstruct
+
+    heads = sum(len(site.kept) for site in passes.sites.values())
+    rounds = max(math.ceil((heads - len(passes.sites)) / every), 1)
+    repair = Reconstruct(correct="none", values="keep")
+    if rounds > 1:
+        repair.foretell(passes)
+        last = passes.anew()
+        measure(last)
+        between = passes.anew()
+        measure(between)
+        repair.foretell(between)
+        passes.add(between, rounds - 2)
+        passes.add(last)

@@ -2,7 +2,9 @@
 
 import json
 import shutil
+from itertools import product
 
+import numpy as np
 import pytest
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM
@@ -10,6 +12,8 @@ from transformers import LlamaConfig, LlamaForCausalLM
 from headwise.analysis.errors import BadInput
 from headwise.analysis.sites import find_sites
 from headwise.prune.cli import main
+from headwise.prune.compensation.undo import given_back
+from headwise.prune.importance.passes import Passes
 from headwise.prune.latency import Latency
 from headwise.prune.metering import NeedsWeights, meter_of
 from headwise.prune.needs import Needs, Texts, free_memory, require_memory
@@ -18,7 +22,7 @@ from headwise.prune.recipe import Recipe
 from headwise.prune.selection import Budget
 from headwise.prune.skeleton import skeleton
 from tests.prune import tiny_run
-from tests.prune.importance_scene import calibration, made
+from tests.prune.importance_scene import batched, calibration, made
 
 
 @pytest.fixture(scope="module")
@@ -70,11 +74,89 @@ def test_budgets_out_of_reach_are_refused_without_weights(checkpoint, capsys, tm
     assert "milliseconds: 3 with scope" in said
 
 
-def test_a_search_on_the_model_takes_time(checkpoint, capsys):
-    alone, tried = (
-        dry(checkpoint, capsys, f"search={{kind: counts, evaluations: {n}}}")["time"]["passes"] for n in (0, 50)
+@pytest.mark.parametrize(
+    ("repair", "searched"),
+    [
+        ("none", ("search={kind: counts, evaluations: 50}", "search={kind: counts, evaluations: 0}", 50 * 0.2)),
+        ("bias", ("search={kind: counts, evaluations: 50}", "search={kind: counts, evaluations: 0}", 50 * 0.2)),
+        ("scale", ("reach={drop: 0.1}", "seed=1", 4 * 0.2)),
+    ],
+)
+def test_a_search_on_the_model_takes_time(checkpoint, capsys, repair, searched):
+    """Moments are there after the first repair; the steps to a drop are as many as heads may go."""
+    with_it, without, more = searched
+    tried, alone = (
+        dry(checkpoint, capsys, f"compensate.kind={repair}", "remove.heads=4", change)["time"]["passes"]
+        for change in (with_it, without)
     )
-    assert tried == alone + 10
+    assert tried == pytest.approx(alone + more)
+
+
+def passed(model, batches, work):
+    """Passes forward alone and forward and back that a piece of work makes, from the model's own calls."""
+    seen = []
+    handle = model.base_model.register_forward_pre_hook(lambda *_: seen.append(torch.is_grad_enabled()))
+    work()
+    handle.remove()
+    return seen.count(False) / len(batches), seen.count(True) / len(batches)
+
+
+SCORING = [
+    ["score.kind=gradient"],
+    ["score={kind: gradient, loss: outputs}"],
+    ["score={kind: taylor2, loss: predictions}"],
+    ["score.kind=reconstruction"],
+    ["score={kind: reconstruction, loss: labels}"],
+    ["score={kind: reconstruction, weight: gradient}"],
+    ["score={kind: reconstruction, weight: none}"],
+    ["score={kind: reconstruction, recollect: 2}"],
+    ["score={kind: combined, scores: {gradient: 1, reconstruction: 1, activation: 1, fisher: 1}}"],
+    ["score={kind: ablation, loss: outputs}"],
+    ["score={kind: gates, steps: 4, loss: predictions, again: 1}"],
+    ["score.kind=random"],
+]
+REPAIRS = [
+    ["compensate={kind: reconstruction}"],
+    ["compensate={kind: reconstruction, weight: gradient, loss: labels}"],
+    ["compensate={kind: reconstruction, weight: gradient, values: keep}"],
+    ["compensate={kind: reconstruction, correct: none, values: refit}"],
+    ["compensate={kind: reconstruction, correct: outputs, values: keep}"],
+    ["compensate={kind: scale}"],
+    ["compensate={kind: none}"],
+]
+
+
+def seeing_alike():
+    """A model whose first two heads attend alike and say little, so that either can stand in for both."""
+    model = made("bert")
+    block = model.bert.encoder.layer[0].attention.self
+    with torch.no_grad():
+        for part in (block.query, block.key):
+            part.weight[8:16], part.bias[8:16] = part.weight[:8], part.bias[:8]
+        for head in (0, 1):
+            block.value.weight[8 * head + 4 : 8 * head + 8] = 0
+    return model
+
+
+@pytest.mark.parametrize(
+    ("score", "repair"), [*product(SCORING, REPAIRS[:2]), *product(SCORING[2:4], REPAIRS[2:])], ids=str
+)
+def test_passes_are_foretold_as_they_are_made(score, repair):
+    """By any score and then any repair, twice: what one has had, the next need not ask for."""
+    model = seeing_alike()
+    recipe = Recipe.load("reconstruction", [*score, *repair])
+    rows = [np.random.default_rng(i).integers(1, 50, size=6 + i % 5).tolist() for i in range(24)]
+    context = calibration(model, batched(8, rows=rows))
+    passes = Passes(context.sites, texts=24, batches=3, scored=True)
+
+    def mend():
+        report = recipe.compensate.repair(context, {"0": [1]})
+        assert "values" not in report or report["values"], "contexts are looked at again where values are others"
+
+    with given_back(model, context.sites):
+        for part, work in ((recipe.score, lambda: recipe.score.score(context)), *[(recipe.compensate, mend)] * 2):
+            said = passes.ask(part)
+            assert passed(model, context.batches, work) == pytest.approx((said.forward, said.back)), part.kind
 
 
 def test_operations_are_counted_on_the_shapes_alone(checkpoint):

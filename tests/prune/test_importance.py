@@ -22,6 +22,7 @@ from headwise.prune.importance import SCORES, Calibration, Scores
 from headwise.prune.importance.fisher import Fisher
 from headwise.prune.importance.gradient import Gradient
 from headwise.prune.importance.parts import parts_of
+from headwise.prune.importance.passes import Passes
 from headwise.prune.importance.reconstruction import Reconstruction
 from headwise.prune.importance.redundancy import Redundancy, clusters_lost
 from headwise.prune.importance.resampled import PARTS, Resampled
@@ -296,7 +297,7 @@ def test_every_score_is_a_frozen_recipe_part_and_gives_float64_per_head():
         assert {name: values.shape for name, values in found.items()} == {"0": (4,), "1": (4,)}
         assert flat(found).dtype == np.float64
         assert np.isfinite(flat(found)).all()
-        assert method.passes >= 0
+        method.foretell(Passes(find_sites(model), texts=12, batches=3, scored=True))
         select(find_sites(model), found.costs, Budget(heads=3), score=kind, notes=found.notes)
         with pytest.raises(ValueError, match="frozen"):
             method.kind = "other"
