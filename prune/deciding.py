@@ -185,7 +185,8 @@ def plan_of(
         model=str(made["model"]["id"]), remove=chosen.remove, reasons=chosen.reasons, score=values,
         budget={**asked, "scope": recipe.scope, "unit": recipe.unit,
                 "search": recipe.search.model_dump(exclude_none=True)},
-        expected={"cost": chosen.cost, "heads": sum(len(heads) for heads in chosen.remove.values()), **(more or {})},
+        expected={"cost": chosen.cost, "heads": sum(len(heads) for heads in chosen.remove.values()),
+                  **({"search": dict(chosen.search)} if chosen.search else {}), **(more or {})},
         made_with={"score": recipe.score.model_dump(mode="json"), "seed": recipe.seed, "versions": made["versions"],
                    "calibration": made["texts"]["calibration"], "stability": firm},
     )  # fmt: skip

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from headwise.prune.selection.blocks import Room
 from headwise.prune.selection.costs import BlockCost, Costs
@@ -30,7 +31,7 @@ def exchanged(
     between: bool = True,
     swaps: int = 1000,
     meter: Meter | None = None,
-) -> list[Step]:
+) -> tuple[list[Step], dict[str, Any]]:
     """A cheaper removal of as many heads, reached from a greedy one by the best swap again and again.
 
     A swap takes one removed unit back and removes another of the same size, in the same block or, with `between`,
@@ -48,7 +49,8 @@ def exchanged(
             back.
 
     Returns:
-        The removals, in the order that greedy would take them.
+        The removals, in the order that greedy would take them; and as plain data how it went: `judged` swaps, by what
+        they would save, the cost of the `start` and of what was `found`, `moves` (swaps made), and why it `stopped`.
 
     >>> import numpy as np
     >>> from headwise.analysis.sites import Site
@@ -57,21 +59,30 @@ def exchanged(
     >>> site = Site("0", "attn", "attn.o", 3, 3, 8, kept=(0, 1, 2))
     >>> dear = [Step("0", (0,), 3.0, 1)]
     >>> costs = AdditiveCosts({"0": np.array([3.0, 1.0, 2.0])})
-    >>> found = exchanged({"0": Room(Block((site,)), (), 1, "head")}, costs, dear)
-    >>> [step.heads for step in found]
-    [(1,)]
+    >>> found, facts = exchanged({"0": Room(Block((site,)), (), 1, "head")}, costs, dear)
+    >>> [step.heads for step in found], facts["moves"], facts["found"]
+    ([(1,)], 1, 1.0)
     """
     gone: dict[str, list[tuple[int, ...]]] = {name: [] for name in rooms}
     for step in steps:
         gone[step.block].append(step.heads)
-    for _ in range(swaps):
+    judged = moves = 0
+    stopped = "as many swaps as may be made"
+    while moves < swaps:
         total = sum(_cost(rooms[name], costs, units)[0] for name, units in gone.items())
-        best = max(_swaps(rooms, costs, gone, between, meter), key=lambda swap: swap.gain, default=None)
+        near = list(_swaps(rooms, costs, gone, between, meter))
+        judged += len(near)
+        best = max(near, key=lambda swap: swap.gain, default=None)
         if best is None or best.gain <= _LEAST * max(abs(total), 1e-300):
+            stopped = "no swap helps"
             break
         gone[best.back[0]].remove(best.back[1])
         gone[best.out[0]].append(best.out[1])
-    return in_order(rooms, costs, gone)
+        moves += 1
+    found = in_order(rooms, costs, gone)
+    start, end = (float(sum(step.cost for step in removal)) for removal in (steps, found))
+    facts = {"judged": judged, "start": start, "found": end, "moves": moves, "stopped": stopped}
+    return found, {"kind": "exchange", **facts}
 
 
 def _cost(room: Room, costs: Costs, units: list[tuple[int, ...]]) -> tuple[float, BlockCost]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from headwise.analysis.errors import BadInput
@@ -32,11 +32,13 @@ class Selection:
         remove: original indices by site, those included that an earlier cut took; only sites that lose heads.
         reasons: a sentence for every head: site -> head -> sentence.
         steps: the removals in their order.
+        search: how a search by swaps went, as plain data; {} without one.
     """
 
     remove: dict[str, list[int]]
     reasons: dict[str, dict[int, str]]
     steps: list[Step]
+    search: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def cost(self) -> float:
@@ -90,15 +92,17 @@ def select(
     keep = keep or Keep()
     if keep.roles and evidence is None:
         raise BadInput(f"keep.roles names {', '.join(keep.roles)}, but there is no evidence about roles: analyse first")
-    rooms, steps = _steps(sites, costs, budget, scope, keep, unit, evidence, meter, search or Greedy())
-    return told(sites, rooms, costs, steps, keep.protected(sites, evidence), score, notes or {})
+    rooms, steps, facts = _steps(sites, costs, budget, scope, keep, unit, evidence, meter, search or Greedy())
+    chosen = told(sites, rooms, costs, steps, keep.protected(sites, evidence), score, notes or {})
+    return replace(chosen, search=facts)
 
 
 def _steps(
     sites: Mapping[str, Site], costs: Costs, budget: Budget | Time, scope: Scope, keep: Keep, unit: Unit,
     evidence: Any, meter: Meter | None, search: Search,
-) -> tuple[dict[str, Room], list[Step]]:  # fmt: skip
-    """The removals, and the rooms as they leave them."""
+) -> tuple[dict[str, Room], list[Step], dict[str, Any]]:  # fmt: skip
+    """The removals, the rooms as they leave them, and how a search by swaps went."""
+    facts: dict[str, Any] = {}
     rooms = rooms_of(sites, keep, unit, evidence)
     amount: float | int
     if isinstance(budget, Time):
@@ -119,11 +123,11 @@ def _steps(
         steps = greedy(rooms, costs, amount, scope, quota_of(rooms, total, scope) if scope == "uniform" else None)
     if isinstance(search, Exchange):
         rooms = rooms_of(sites, keep, unit, evidence)
-        steps = exchanged(rooms, costs, steps, between=scope == "model", swaps=search.swaps, meter=meter)
+        steps, facts = exchanged(rooms, costs, steps, between=scope == "model", swaps=search.swaps, meter=meter)
     elif isinstance(search, Counts) and scope == "model" and not isinstance(budget, Time):
         rooms = rooms_of(sites, keep, unit, evidence)
         steps = _by_counts(rooms, costs, steps, amount, meter)
-    return rooms, steps
+    return rooms, steps, facts
 
 
 def _by_counts(

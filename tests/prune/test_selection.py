@@ -367,4 +367,20 @@ def test_exchange_finds_the_pair_that_greedy_cannot_see():
     costs = Quadratic({"0": form})
     assert select(sites, costs, Budget(heads=2)).remove == {"0": [0, 1]}
     # One swap at a time must pass by a pair that costs less than 3: 0 goes back, 2 goes out.
-    assert select(sites, costs, Budget(heads=2), search=Exchange()).remove == {"0": [1, 2]}
+    found = select(sites, costs, Budget(heads=2), search=Exchange())
+    assert found.remove == {"0": [1, 2]}
+    # Two heads may go back for two others, before the swap and after it.
+    assert found.search == {
+        "kind": "exchange", "judged": 8, "start": 3.0, "found": pytest.approx(0.2), "moves": 1, "stopped": "no swap helps"
+    }  # fmt: skip
+    assert select(sites, costs, Budget(heads=2)).search == {}
+
+
+def test_exchange_says_where_it_was_ended():
+    sites = model(2, 6)
+    costs = quadratic(sites, 0)
+    free = select(sites, costs, Budget(heads=5), search=Exchange()).search
+    ended = select(sites, costs, Budget(heads=5), search=Exchange(swaps=1)).search
+    assert (free["moves"], free["stopped"]) == (2, "no swap helps")
+    assert (ended["moves"], ended["stopped"]) == (1, "as many swaps as may be made")
+    assert ended["start"] == free["start"] > ended["found"] > free["found"]

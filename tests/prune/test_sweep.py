@@ -28,6 +28,7 @@ from headwise.prune.plan import Plan
 from headwise.prune.recipe import Recipe
 from headwise.prune.recovery import FineTune
 from headwise.prune.report import write_sweep
+from headwise.prune.report.words import pairs
 from headwise.prune.selection import Budget, Keep, select
 from headwise.prune.selection.path import walk
 from headwise.prune.sweep import sweep
@@ -265,6 +266,10 @@ def test_what_is_not_nested_is_decided_budget_by_budget_and_said(place, done, tm
     assert path["how"] in caplog.text
     assert path["how"] in (tmp_path / "swapped" / "sweep.md").read_text()
     assert [point.heads for point in points] == [2, 4]
+    for file in (tmp_path / "swapped").rglob("plan.json"):
+        how = json.loads(file.read_text())["expected"]["search"]
+        assert how["judged"] > how["moves"] >= 0
+        assert pairs({"search": how}).startswith(f"search exchange (judged {how['judged']}, start ")
     assert not sweeping.not_nested(recipe(place, "score={kind: gates, steps: 2}"))
 
 
