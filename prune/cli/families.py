@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from headwise.prune.cli.options import AsJson
+from headwise.prune.cli.options import AsJson, Quiet
 from headwise.prune.cli.terminal import put, put_json, stdout, table
 
 
-def families(as_json: AsJson = False) -> None:
+def families(as_json: AsJson = False, quiet: Quiet = False) -> None:
     """Families whose heads are found, silenced and cut, as the tests measure it."""
     from headwise.prune.supported import SUPPORTED
 
     if as_json:
         put_json([row._asdict() for row in SUPPORTED])
+    if as_json or quiet:
         return
     rows = [
         (row.family, row.config, f"no: {row.cut}" if row.cut else "yes", "yes" if row.generates else "",

@@ -14,7 +14,7 @@ Settings = Annotated[list[str] | None, typer.Option("--set", metavar="KEY=VALUE"
 
 
 @app.command("list")
-def list_recipes(as_json: AsJson = False) -> None:
+def list_recipes(as_json: AsJson = False, quiet: Quiet = False) -> None:
     """The recipes that ship."""
     from headwise.prune.recipe_text import read
     from headwise.prune.shipped import recipe_text, shipped
@@ -22,7 +22,7 @@ def list_recipes(as_json: AsJson = False) -> None:
     rows = [(name, str(read(*recipe_text(name)).data.get("description", ""))) for name in shipped()]
     if as_json:
         put_json([{"name": name, "description": description} for name, description in rows])
-    else:
+    elif not quiet:
         stdout().print(table("", ["recipe", "what it does"], rows))
 
 

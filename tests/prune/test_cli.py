@@ -12,6 +12,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import typer
 from safetensors.numpy import save_file
 from transformers import AlbertConfig, AutoTokenizer, BertConfig, BertForMaskedLM, BertModel, LlamaConfig
 
@@ -20,6 +21,7 @@ from headwise.analysis.evidence import Evidence
 from headwise.prune import cut, save
 from headwise.prune.cli import heads as heads_verb
 from headwise.prune.cli import main
+from headwise.prune.cli.app import app
 from headwise.prune.cli.faults import explain
 from headwise.prune.cli.heads import map_bytes
 from headwise.prune.configuration import where_is
@@ -287,8 +289,33 @@ def test_heads_of_nothing_is_refused(capsys, tmp_path):
     assert "needs both" in refused(capsys, "heads", "embedded", "--batch-size", "8")
 
 
+def commands(group, *before):
+    """Every command that the program knows: its words, and itself."""
+    for name, command in group.commands.items():
+        if hasattr(command, "commands"):
+            yield from commands(command, *before, name)
+        else:
+            yield (*before, name), command
+
+
+def test_every_command_is_silent_if_told_and_gives_json_if_asked():
+    """But for those that print a file as it is, to be sent into one."""
+    shared = {}
+    for words, command in commands(typer.main.get_command(app)):
+        found = {tuple(parameter.opts): parameter.help for parameter in command.params}
+        shared[words] = {opts: told for opts, told in found.items() if {"--json", "--quiet"} & set(opts)}
+    assert [words for words, found in shared.items() if not found] == [("recipes", "show"), ("recipes", "schema")]
+    told = [found for found in shared.values() if found]
+    assert set(told[0]) == {("--json",), ("--quiet", "-q")}
+    assert all(found == told[0] for found in told), shared
+
+
 def test_quiet_is_silent(capsys, bert):
-    assert ran(capsys, "heads", bert, "--quiet") == (0, "", "")
+    for words in (("heads", bert), ("families",), ("recipes", "list"), ("recipes", "check", "quickstart")):
+        assert ran(capsys, *words, "--quiet") == (0, "", "")
+        code, out, err = ran(capsys, *words, "--quiet", "--json")
+        assert (code, err) == (0, "")
+        assert json.loads(out)
 
 
 # --- recipes -------------------------------------------------------------------------------------------
