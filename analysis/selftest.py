@@ -13,6 +13,7 @@ from torch import nn
 from headwise.analysis import families
 from headwise.analysis.errors import BadInput, HeadwiseError
 from headwise.analysis.gates import gated
+from headwise.analysis.hooked import hooked
 from headwise.analysis.sites import Site, find_sites
 from headwise.analysis.still import still
 from headwise.analysis.synthetic import main_output, synthetic_inputs
@@ -76,12 +77,9 @@ def _one_of_each(model: nn.Module, sites: Mapping[str, Site]) -> list[str]:
 
 def _tried(model: nn.Module, site: Site, inputs: Mapping[str, Any], dense: torch.Tensor) -> bool:
     reached: list[bool] = []
-    handle = model.get_submodule(site.module).register_forward_hook(lambda *_: reached.append(True))
-    try:
-        with gated(model, {site.name: list(site.kept)}):
-            silenced = _run(model, inputs)
-    finally:
-        handle.remove()
+    watch = model.get_submodule(site.module).register_forward_hook(lambda *_: reached.append(True))
+    with hooked([watch]), gated(model, {site.name: list(site.kept)}):
+        silenced = _run(model, inputs)
     if not reached:
         return False  # these inputs do not come by
     if torch.equal(silenced, dense):

@@ -11,6 +11,7 @@ import numpy as np
 from torch import Tensor, nn
 
 from headwise.analysis.errors import HeadwiseError
+from headwise.analysis.hooked import hooked
 from headwise.analysis.sites import Site, find_sites
 from headwise.prune.operations import operations
 from headwise.prune.timing import Clock, measure, row_of, synchroniser
@@ -98,11 +99,8 @@ def _listening(module: nn.Module, path: str, seen: Calls, often: set[str]) -> It
             often.add(path)
         seen[path] = (args, kwargs)
 
-    handle = module.register_forward_pre_hook(hook, with_kwargs=True)
-    try:
+    with hooked([module.register_forward_pre_hook(hook, with_kwargs=True)]):
         yield
-    finally:
-        handle.remove()
 
 
 def _running(model: nn.Module, calls: Calls) -> Callable[[], None]:

@@ -10,6 +10,7 @@ from typing import Any
 from torch import nn
 
 from headwise.analysis.errors import BadInput
+from headwise.analysis.hooked import hooked
 from headwise.analysis.tables import FORMATS
 from headwise.analysis.texts import Corpus
 from headwise.prune.configuration import where_is
@@ -78,12 +79,8 @@ def _unrun(model: nn.Module) -> Iterator[None]:
     def stop(*_: Any) -> None:
         raise _Ran
 
-    handles = [module.register_forward_pre_hook(stop) for module in model.modules()]
-    try:
+    with hooked(module.register_forward_pre_hook(stop) for module in model.modules()):
         yield
-    finally:
-        for handle in handles:
-            handle.remove()
 
 
 @contextlib.contextmanager

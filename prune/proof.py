@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from headwise.analysis.batching import Batch
 from headwise.analysis.errors import BadInput, ProofFailed
 from headwise.analysis.gates import gated, never_called
+from headwise.analysis.hooked import hooked
 from headwise.analysis.kernels import eager_kernel, kernel_of
 from headwise.analysis.portions import shortened
 from headwise.analysis.sites import Site, find_sites
@@ -191,11 +192,8 @@ def _at_inputs(model: nn.Module, sites: Mapping[str, Site], visit: Callable[...,
             return visit(calls[call], args, kwargs)
 
         handles.append(model.get_submodule(path).register_forward_pre_hook(hook, with_kwargs=True, prepend=True))
-    try:
+    with hooked(handles):
         yield
-    finally:
-        for handle in handles:
-            handle.remove()
 
 
 @contextlib.contextmanager
@@ -218,11 +216,8 @@ def _outputs(model: nn.Module, sites: Mapping[str, Site]) -> Iterator[dict[str, 
             found[twins[call]] = (output if isinstance(output, Tensor) else output[0]).detach()
 
         handles.append(model.get_submodule(path).register_forward_hook(hook))
-    try:
+    with hooked(handles):
         yield found
-    finally:
-        for handle in handles:
-            handle.remove()
 
 
 def _run(model: nn.Module, inputs: Inputs) -> Any:

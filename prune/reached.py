@@ -10,6 +10,7 @@ from torch import nn
 
 from headwise.analysis.batching import batches
 from headwise.analysis.errors import BadInput, named
+from headwise.analysis.hooked import hooked
 from headwise.analysis.sites import Site
 from headwise.analysis.still import still
 from headwise.analysis.texts import Corpus
@@ -39,14 +40,10 @@ def require_reached(model: nn.Module, tokenizer: Any, sites: Mapping[str, Site],
         return lambda *_: seen.add(path)
 
     paths = {site.module for site in sites.values()}
-    handles = [model.get_submodule(path).register_forward_hook(noted(path)) for path in paths]
-    try:
-        one = Corpus(list(corpus.texts[:1]), corpus.source)
-        with still(model), torch.no_grad():
-            model(**next(iter(batches(one, tokenizer, model=model, batch_size=1, max_length=16))).inputs)
-    finally:
-        for handle in handles:
-            handle.remove()
+    watches = (model.get_submodule(path).register_forward_hook(noted(path)) for path in paths)
+    one = Corpus(list(corpus.texts[:1]), corpus.source)
+    with hooked(watches), still(model), torch.no_grad():
+        model(**next(iter(batches(one, tokenizer, model=model, batch_size=1, max_length=16))).inputs)
     missed = [name for name, site in sites.items() if site.module not in seen]
     # Where no block is called as a module, a fused path computes them all: that is told by who looks at them.
     if not missed or len(missed) == len(sites):

@@ -22,6 +22,7 @@ from headwise.analysis.anatomy import dissect
 from headwise.analysis.block_inputs import block_inputs, block_path
 from headwise.analysis.errors import BadInput, CannotCut
 from headwise.analysis.gates import gated, never_called
+from headwise.analysis.hooked import hooked
 from headwise.analysis.paths import root_path
 from headwise.analysis.selftest import proven
 from headwise.analysis.sites import Site
@@ -166,13 +167,10 @@ def _output(
         if stop:
             raise _Enough
 
-    handle = model.get_submodule(site.module if whole else site.output).register_forward_hook(look)
+    watch = model.get_submodule(site.module if whole else site.output).register_forward_hook(look)
     torch.manual_seed(0)  # some forwards draw (masked patches); every pass must draw the same
-    try:
-        with contextlib.suppress(_Enough):
-            model.get_submodule(path)(**copy.deepcopy(inputs))
-    finally:
-        handle.remove()
+    with hooked([watch]), contextlib.suppress(_Enough):
+        model.get_submodule(path)(**copy.deepcopy(inputs))
     return seen[0] if seen else None
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import reduce
 from operator import add
@@ -13,10 +13,11 @@ import numpy as np
 import torch
 from jaxtyping import Float
 from scipy.linalg import cholesky, eigh, solve_triangular
-from torch import Tensor, nn
+from torch import Tensor
 
 from headwise.analysis.batching import Batch
 from headwise.analysis.gates import at_projections, gated
+from headwise.analysis.hooked import hooked
 from headwise.analysis.progress import track
 from headwise.analysis.projections import output_bias, output_weight
 from headwise.analysis.sites import Site
@@ -225,8 +226,10 @@ class _Reactions:
         sites = {site.name: site for block in self.blocks for site in block.sites}
         with contextlib.ExitStack() as stack, torch.enable_grad():
             stack.enter_context(at_projections(model, sites, self._enter))
-            for path in {site.output for site in sites.values()}:
-                stack.enter_context(_hooked(model.get_submodule(path), self._leave(path)))
+            paths = {site.output for site in sites.values()}
+            stack.enter_context(
+                hooked(model.get_submodule(path).register_forward_hook(self._leave(path)) for path in paths)
+            )
             values = Outputs(self.calibration.seed).losses(model, self.batch)
             torch.autograd.grad(values.sum(), self.leaves, allow_unused=True)
         return values.detach()
@@ -252,15 +255,6 @@ class _Reactions:
     def _keep(self, site: Site, context: Tensor, slope: Tensor, valid: Tensor) -> None:
         real = by_token(slope, valid).masked_fill(~valid.unsqueeze(-1), 0.0)
         self.seen[self.block_of[site.name]].append((by_token(context, valid), real))
-
-
-@contextlib.contextmanager
-def _hooked(module: nn.Module, hook: Any) -> Iterator[None]:
-    handle = module.register_forward_hook(hook)
-    try:
-        yield
-    finally:
-        handle.remove()
 
 
 def _write(model: Any, site: Site, shape: _Shape, features: Tensor) -> None:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import reduce
 from operator import add
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -19,6 +19,7 @@ from headwise.analysis.anatomy import dissect
 from headwise.analysis.batching import Batch
 from headwise.analysis.capture import capture
 from headwise.analysis.errors import BadInput
+from headwise.analysis.hooked import hooked
 from headwise.analysis.projections import output_bias, output_weight
 from headwise.analysis.seen import Seen
 from headwise.analysis.sites import Site
@@ -95,6 +96,10 @@ class _Read:
             for start in range(0, len(sums), step):
                 sums[start : start + step, start:].addmm_(rows[:, start : start + step].T, rows[:, start:])
 
+    def projection(self, model: nn.Module) -> tuple[Tensor, Tensor]:
+        """Weight and bias of the output projection as they are by now; one without a bias is not read."""
+        return output_weight(model, self.site), cast(Tensor, output_bias(model, self.site))
+
     def second(self, apart: bool) -> Float[Tensor, "column column"]:
         """Mean products per token; zeros if no text was there."""
         upper = self.sums[apart].double().triu()
@@ -113,10 +118,7 @@ class _Reader:
 
     @contextmanager
     def watching(self) -> Iterator[None]:
-        with ExitStack() as stack:
-            for read in self.reads:
-                handle = read.value.register_forward_pre_hook(self._noting(read.site.name))
-                stack.callback(handle.remove)
+        with hooked(read.value.register_forward_pre_hook(self._noting(read.site.name)) for read in self.reads):
             yield
 
     def _noting(self, name: str) -> Any:
@@ -231,14 +233,13 @@ class _Fitted:
     @classmethod
     def of(cls, model: nn.Module, read: _Read) -> _Fitted:
         width = read.site.head_dim
-        weight, bias = output_weight(model, read.site).double(), output_bias(model, read.site)
+        weight, bias = (tensor.double() for tensor in read.projection(model))
         rows = [slice(place * width, (place + 1) * width) for place in read.places]
         matrix, offset = read.value.weight.detach().double(), read.value.bias
         shift = matrix.new_zeros(len(matrix)) if offset is None else offset.detach().double()
-        assert bias is not None
         return cls(
             read, [weight[:, row].clone() for row in rows], [matrix[row].clone() for row in rows],
-            torch.stack([shift[row] for row in rows]), bias.double().clone(),
+            torch.stack([shift[row] for row in rows]), bias.clone(),
         )  # fmt: skip
 
     def _parts(self) -> Float[Tensor, "out reading"]:
@@ -297,14 +298,13 @@ class _Fitted:
 
     def write(self, model: nn.Module) -> None:
         """Put the heads' new parts into the model."""
-        weight, bias = output_weight(model, self.read.site), output_bias(model, self.read.site)
+        weight, bias = self.read.projection(model)
         width = self.read.site.head_dim
         with torch.no_grad():
             for place, out, value in zip(self.read.places, self.out, self.value, strict=True):
                 weight[:, place * width : (place + 1) * width] = out.to(weight)
                 self.read.value.weight[place * width : (place + 1) * width] = value.to(self.read.value.weight)
-            if bias is not None:
-                bias.copy_(self.bias.to(bias))
+            bias.copy_(self.bias.to(bias))
 
 
 def _factored(squares: Sequence[Tensor], ridge: float) -> tuple[float, list[Tensor], list[Tensor]]:

@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from headwise.analysis.batching import Batch
 from headwise.analysis.errors import BadInput
 from headwise.analysis.gates import at_projections, never_called
+from headwise.analysis.hooked import hooked
 from headwise.analysis.progress import track
 from headwise.analysis.projections import output_weight
 from headwise.analysis.sites import Site
@@ -129,15 +130,13 @@ class _Pass:
 
     def run(self, task: Any) -> None:
         with contextlib.ExitStack() as stack:
-            for handle in self._mask_watches():
-                stack.callback(handle.remove)
+            stack.enter_context(hooked(self._mask_watches()))
             stack.enter_context(at_projections(self.model, self.sites, self._see if task is None else self._enter))
             if task is None:
                 self.model(**self.batch.inputs)
                 return
             for path in self.running:
-                handle = self.model.get_submodule(path).register_forward_hook(self._leave(path))
-                stack.callback(handle.remove)
+                stack.callback(self.model.get_submodule(path).register_forward_hook(self._leave(path)).remove)
             stack.callback(self.model.register_forward_hook(self._scored).remove)
             losses = task.losses(self.model, self.batch)
             _check(losses, self.batch)

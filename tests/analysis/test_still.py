@@ -6,6 +6,7 @@ import pytest
 import torch
 from torch import nn
 
+from headwise.analysis.hooked import hooked
 from headwise.analysis.still import still
 from headwise.analysis.texts import Corpus
 
@@ -58,3 +59,21 @@ def test_a_function_and_the_module_of_its_name_are_both_at_the_door():
     assert capture(nn.Linear(1, 1), [], [], sites={}).batches == 0
     with pytest.raises(ValueError, match="measures: got 'none'"):
         analyze(nn.Linear(1, 1), None, Corpus([]), measures=["none"])
+
+
+def test_hooks_go_when_the_block_ends_and_where_the_next_cannot_be_set():
+    model = mixed()
+
+    def setting(*modules):
+        return (module.register_forward_hook(lambda *_: None) for module in modules)
+
+    def hooks():
+        return [len(module._forward_hooks) for module in model]
+
+    with pytest.raises(KeyError, match="in the block"), hooked(setting(model[0], model[2])):
+        assert hooks() == [1, 0, 1]
+        raise KeyError("in the block")
+    assert hooks() == [0, 0, 0]
+    with pytest.raises(AttributeError), hooked(setting(model[0], None)):
+        pass
+    assert hooks() == [0, 0, 0]
