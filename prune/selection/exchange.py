@@ -10,7 +10,7 @@ from typing import Any
 from headwise.prune.selection.blocks import Room
 from headwise.prune.selection.costs import BlockCost, Costs
 from headwise.prune.selection.greedy import Step, cheapest, greedy
-from headwise.prune.selection.meters import Meter, freed
+from headwise.prune.selection.meters import Meter, brought_in, freed
 
 #: Swaps that lower the cost by less than this part of it are rounding.
 _LEAST = 1e-9
@@ -144,11 +144,9 @@ def _adds(
     rooms: Mapping[str, Room], gone: Mapping[str, list[tuple[int, ...]]], meter: Meter | None, back: str, out: str
 ) -> bool:
     """Whether a unit fewer from one block and one more from another changes what first cuts bring in."""
-    if meter is None:
-        return False
     cut = {name for name, room in rooms.items() if gone[name] or room.block.gone}
     whole = len(gone[back]) == 1 and not rooms[back].block.gone
-    return meter.added(cut) != meter.added({*cut, out} - ({back} if whole else set()))
+    return brought_in(meter, cut, {*cut, out} - ({back} if whole else set())) != 0
 
 
 def _twins(room: Room, unit: tuple[int, ...], rest: list[tuple[int, ...]]) -> list[tuple[int, ...]]:

@@ -11,7 +11,7 @@ import numpy as np
 
 from headwise.prune.selection.blocks import Room
 from headwise.prune.selection.costs import Ahead, BlockCost, Costs
-from headwise.prune.selection.meters import Meter, freed
+from headwise.prune.selection.meters import Meter, brought_in, freed
 
 Scope = Literal["model", "site", "uniform"]
 
@@ -101,7 +101,7 @@ def greedy(
             if offer is not None and offer.size <= spare.get(name, math.inf)
         }
         # What a first cut brings in is taken from the budget, not from the unit's worth: it comes once for a stack.
-        added = {name: _adds(meter, cut, name) for name in prices}
+        added = {name: brought_in(meter, cut, {*cut, name}) for name in prices}
         fitting = [offers[name] for name, price in prices.items() if 0 < price <= budget + added[name] + slack]
         if not fitting:
             return steps
@@ -126,10 +126,6 @@ def greedy(
 
 def _frees(room: Room, offer: Step, meter: Meter | None) -> float:
     return float(offer.size) if meter is None else freed(meter, room.block, room.left, offer.heads)
-
-
-def _adds(meter: Meter | None, cut: set[str], name: str) -> float:
-    return 0.0 if meter is None else meter.added({*cut, name}) - meter.added(cut)
 
 
 def _share(room: Room, offer: Step) -> float:

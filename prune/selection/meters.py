@@ -136,6 +136,15 @@ def freed(meter: Meter, block: Block, left: Sequence[int], heads: Sequence[int])
     return meter.used(block, left) - meter.used(block, [head for head in left if head not in heads])
 
 
+def brought_in(meter: Meter | None, was: Collection[str], now: Collection[str]) -> float:
+    """What first cuts bring in where other blocks, by name, have lost heads `now`; nothing where heads are counted.
+
+    >>> brought_in(Linear("parameters", 100.0, {}, {}, {("0", "1"): 7.0}), [], ["1"]), brought_in(None, [], ["1"])
+    (7.0, 0.0)
+    """
+    return 0.0 if meter is None else meter.added(now) - meter.added(was)
+
+
 def all_freed(
     meter: Meter, blocks: Iterable[Block], before: Mapping[str, Sequence[int]], after: Mapping[str, Sequence[int]]
 ) -> float:
@@ -150,7 +159,7 @@ def all_freed(
     listed = list(blocks)
     alone = math.fsum(meter.used(block, before[block.name]) - meter.used(block, after[block.name]) for block in listed)
     was, now = ([block.name for block in listed if len(left[block.name]) < block.heads] for left in (before, after))
-    return alone - (meter.added(now) - meter.added(was))
+    return alone - brought_in(meter, was, now)
 
 
 def gone(meter: Meter, blocks: Mapping[str, Block]) -> float:
