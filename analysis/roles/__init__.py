@@ -38,7 +38,7 @@ ROLES: dict[str, Role] = {
             "puts most of its attention on one token, whichever that is",
             beyond=("previous", "next", "self", "above", "below", "first-token", "repeated-token", "fixed-offset"),
         ),
-        Role("dormant", "hands on next to nothing"),
+        Role("dormant", "hands on next to nothing", active=False),
     )
 }
 

@@ -71,6 +71,7 @@ class Role:
         within: a wider role: this one is played only if what the wider adds to it is too small to be a role.
         on: what it is looked for on: the user's `texts`, or `random` sequences said twice (causal models).
         lexical: whether it matters what a token is, so that dealing the tokens anew is a null; else only where.
+        active: whether a head that plays it does something, which is a reason to keep it.
     """
 
     name: str
@@ -80,6 +81,7 @@ class Role:
     within: str = ""
     on: str = "texts"
     lexical: bool = False
+    active: bool = True
 
 
 def view_of(one: Seen, tokens: Mapping[str, Tokens]) -> View:

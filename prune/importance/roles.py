@@ -26,7 +26,8 @@ class Roles(BaseModel):
 
     kind: Literal["roles"] = "roles"
     roles: tuple[str, ...] = Field(
-        default=(), description="the roles that count; all that the evidence knows, but dormant, if empty"
+        default=(),
+        description="the roles that count; all that the evidence knows, but those of heads that do nothing (dormant), if empty",
     )
 
     def foretell(self, passes: Passes) -> None:
@@ -39,11 +40,12 @@ class Roles(BaseModel):
             BadInput: the evidence knows no such role, or is of another model.
         """
         from headwise.analysis.errors import BadInput
+        from headwise.analysis.roles import ROLES
 
         arrays = getattr(calibration.evidence, "arrays", {})
         known = sorted({name.split("/")[1] for name in arrays if name.startswith("roles/") and name.endswith("/low")})
-        # That a head hands on nothing is no reason to keep it.
-        chosen = self.roles or tuple(role for role in known if role != "dormant")
+        # That a head hands on nothing is no reason to keep it; roles of the user's own are.
+        chosen = self.roles or tuple(role for role in known if role not in ROLES or ROLES[role].active)
         unknown = [role for role in chosen if role not in known]
         if unknown or not chosen:
             raise BadInput(

@@ -343,6 +343,15 @@ def test_confidence_and_roles_are_read_from_the_evidence():
     np.testing.assert_allclose(flat(found), np.abs(low))
     assert found.notes["0"] == {0: "surely next", 1: "surely self", 2: "surely next"}
     np.testing.assert_allclose(flat(SCORES["roles"](roles=("next",)).score(context)), np.maximum(low, 0))
+    more = {"roles/dormant/low": np.full(8, 0.9), "roles/own/low": np.full(8, 0.3)}
+    found = SCORES["roles"]().score(calibration(model, evidence=evidence_of(model, **arrays, **more)))
+    np.testing.assert_allclose(
+        flat(found), np.maximum(np.abs(low), 0.3), err_msg="a user's own role counts, doing nothing not"
+    )
+    context = calibration(model, evidence=evidence_of(model, **arrays, **more))
+    np.testing.assert_allclose(
+        flat(SCORES["roles"](roles=("dormant",)).score(context)), 0.9, err_msg="unless asked for"
+    )
     with pytest.raises(BadInput, match="no role 'nose'"):
         SCORES["roles"](roles=("nose",)).score(context)
     with pytest.raises(BadInput, match="no statistics/confidence"):
