@@ -144,7 +144,7 @@ def _parts(path: str, module: nn.Module) -> dict[str, tuple[str, nn.Module]]:
     """The matrices that a module owns by name, each with its path: that of the matrix inside, where it is wrapped."""
     parts: dict[str, tuple[str, nn.Module]] = {}
     for name, child in module.named_children():
-        if _projection(f"{path}.{name}", child):
+        if _projection(f"{path}.{name}".lstrip("."), child):
             parts[name] = (name, child)
             continue
         inner = next((n for n in families.WRAPPED if is_linear(getattr(child, n, None))), "")

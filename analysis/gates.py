@@ -14,9 +14,11 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.utils.hooks import RemovableHandle
 
 from headwise.analysis import families
 from headwise.analysis.errors import BadInput, HeadwiseError
+from headwise.analysis.hooked import hooked
 from headwise.analysis.sites import Site, find_sites
 
 Heads = Mapping[str, Sequence[int]]
@@ -28,6 +30,8 @@ def gated(
     model: nn.Module, heads: Heads | None = None, *, gates: Mapping[str, Tensor] | None = None
 ) -> Iterator[nn.Module]:
     """The same model with some heads silenced or scaled, for as long as the block lasts.
+
+    Compiled models run uncompiled in it: compiled code would not see the gates.
 
     Args:
         model: a model that `find_sites` understands, dense or cut.
@@ -56,6 +60,7 @@ def gated(
         scales[name] = gate * scales[name].to(gate) if name in scales else gate
 
     with contextlib.ExitStack() as stack:
+        stack.enter_context(hooked([model.register_forward_pre_hook(_gates_are_set)]))
         called = {name: sites[name] for name in scales if not never_called(model, sites[name])}
         for name in scales:
             if name not in called:
@@ -64,6 +69,23 @@ def gated(
             at_projections(model, called, lambda site, context: context * _columns(site, scales[site.name], context))
         )
         yield model
+
+
+def _gates_are_set(module: nn.Module, args: Any) -> None:
+    """A hook that does nothing: the mark of a model in a block of `gated`, which its copies keep."""
+
+
+def refuse_gated(model: nn.Module, what: str) -> None:
+    """Refuse what would not know of gates: they are no part of the weights.
+
+    Raises:
+        BadInput: heads of the model, or of a part of it, are silenced just now.
+    """
+    if any(_gates_are_set in module._forward_pre_hooks.values() for module in model.modules()):
+        raise BadInput(
+            f"{what}: heads of this model are silenced by `gated`, which changes no weight. Leave its block first; of a copy "
+            "that was made in the block, make it outside. To lose the heads for good, cut them."
+        )
 
 
 @contextlib.contextmanager
@@ -101,17 +123,17 @@ def at_projections(model: nn.Module, sites: Mapping[str, Site], visit: Visit) ->
     Shared modules (ALBERT) are told apart by counting calls, afresh in every forward pass of the model.
     """
     watches = _Watches(sites, visit)
-    handles = [model.register_forward_pre_hook(watches.begin)]
-    for path in {site.output for site in sites.values()}:
-        handles.append(model.get_submodule(path).register_forward_pre_hook(watches.at(path)))
-    for path in {site.module for site in sites.values()}:
-        handles.append(model.get_submodule(path).register_forward_hook(watches.ran(path)))
-    try:
+    with hooked(_set(model, sites, watches)):
         yield
         watches.check()
-    finally:
-        for handle in handles:
-            handle.remove()
+
+
+def _set(model: nn.Module, sites: Mapping[str, Site], watches: _Watches) -> Iterator[RemovableHandle]:
+    yield model.register_forward_pre_hook(watches.begin)
+    for path in {site.output for site in sites.values()}:
+        yield model.get_submodule(path).register_forward_pre_hook(watches.at(path))
+    for path in {site.module for site in sites.values()}:
+        yield model.get_submodule(path).register_forward_hook(watches.ran(path))
 
 
 class _Watches:

@@ -80,23 +80,23 @@ def find_sites(model: nn.Module) -> dict[str, Site]:
     ORIGINAL indices.
 
     Args:
-        model: any `transformers` model, also on the meta device; nothing is changed.
+        model: any `transformers` model, also on the meta device, or a module around one; nothing is changed.
 
     Returns:
         Site name to `Site`.
 
     Raises:
         UnknownModel: if no site is understood; the message lists the attention-like modules found.
-        BadInput: if projections are quantised or wrapped by an adapter.
+        BadInput: if projections are quantised or wrapped by an adapter, or a cut model is a part among others.
 
     >>> from transformers import BertConfig, BertModel
     >>> model = BertModel(BertConfig(num_hidden_layers=2, num_attention_heads=4, hidden_size=32))
     >>> {name: site.heads for name, site in find_sites(model).items()}
     {'0': 4, '1': 4}
     """
-    record = read_record(model)
-    if record is not None:
-        return _recorded(model, record)
+    part = cut_part(model)
+    if part is not None:
+        return _in_part(model, part)
     found = list(dissect(model))
     if not found:
         raise UnknownModel(_not_understood(model))
@@ -131,6 +131,37 @@ def read_record(model: nn.Module) -> dict[str, Any] | None:
     """What headwise wrote into the configuration of a cut model, or None for a dense one."""
     record = getattr(getattr(model, "config", None), "headwise", None)
     return record if isinstance(record, dict) and record.get("sites") else None
+
+
+def cut_part(model: nn.Module) -> str | None:
+    """Path of the part that headwise has cut: `` for the model itself, None where nothing was cut.
+
+    Modules around a model (of one's own, `DataParallel`, what `torch.compile` returns) have no configuration, or
+    show that of the model inside: the record speaks of the module that has the sites.
+    """
+    path: str
+    for path, module in model.named_modules():
+        record = None if "_orig_mod" in module._modules else read_record(module)
+        if record is not None and _recorded(module, record):
+            return path
+    return None if read_record(model) is None else ""
+
+
+def _in_part(model: nn.Module, part: str) -> dict[str, Site]:
+    """The sites of the one part that was cut, with paths from the model's root."""
+    owner = model.get_submodule(part)
+    inside = f"{part}." if part else ""
+    list(dissect(owner, counted=False))  # raises where adapters were put around its projections
+    beside = [] if not part else [a.module for a in dissect(model) if not a.module.startswith(inside)]
+    if beside:
+        raise BadInput(
+            f"{part} was cut by headwise, and {beside[0]} beside it is another part: each counts its own heads. Look at "
+            f"one at a time: model.get_submodule({part!r})"
+        )
+    sites = _recorded(owner, read_record(owner) or {"sites": {}})
+    return {
+        name: replace(site, module=inside + site.module, output=inside + site.output) for name, site in sites.items()
+    }
 
 
 def _recorded(model: nn.Module, record: dict[str, Any]) -> dict[str, Site]:

@@ -1,4 +1,4 @@
-"""A model held still: evaluation mode and frozen weights, and everything as it was afterwards."""
+"""A model held still: evaluation mode, frozen weights, no compiled code; and everything as it was afterwards."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ from collections.abc import Iterator
 
 import torch
 from torch import nn
+
+from headwise.analysis.hooked import uncompiled
 
 
 @contextlib.contextmanager
@@ -34,7 +36,7 @@ def same_way(*models: nn.Module) -> Iterator[None]:
 
 @contextlib.contextmanager
 def still(*models: nn.Module) -> Iterator[None]:
-    """Run the block with models in evaluation mode and their weights frozen, and give all of it back.
+    """Run the block with models in evaluation mode, their weights frozen, uncompiled, and give all of it back.
 
     Every module's training flag, every parameter's grad flag, the way of attending (`same_way`) and the processor's
     random state are as before afterwards, also when the block raises. Whether gradients are recorded (of gates, say)
@@ -63,7 +65,7 @@ def still(*models: nn.Module) -> Iterator[None]:
         for module, name in learning:
             getattr(module, name).requires_grad_(False)
         # Some forwards draw even at rest (masked patches).
-        with same_way(*models), torch.random.fork_rng(devices=[]):
+        with same_way(*models), torch.random.fork_rng(devices=[]), uncompiled():
             yield
     finally:
         for module, name in learning:

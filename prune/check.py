@@ -133,6 +133,11 @@ def _takes(where: str, module: Any, path: str, edit: Mapping[str, Any], shapes: 
         return
     if not isinstance(tensor, Tensor):
         raise BadInput(f"{where}: there is no tensor {name!r}")
+    if type(tensor) not in (Tensor, nn.Parameter):
+        raise BadInput(
+            f"{path}.{name} is kept as {type(tensor).__name__}, of which no rows can be cut: cut first, then quantise or spread "
+            "what is left (a checkpoint: headwise.prune.load(folder, quantization_config=…))"
+        )
     shape = shapes.setdefault((path, name), list(tensor.shape))
     if axis >= len(shape) or shape[axis] != edit["of"] or max(stop for _, stop in edit["runs"]) > shape[axis]:
         raise BadInput(

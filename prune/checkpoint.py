@@ -21,6 +21,7 @@ from headwise.prune.folder import new_folder
 from headwise.prune.portable import auto_map, portable_code
 from headwise.prune.rederive import fresh_record
 from headwise.prune.replay import replay
+from headwise.prune.savable import refuse_what_weights_leave_out
 
 RECORD = "headwise.json"
 CODE = "modeling_headwise.py"
@@ -114,8 +115,10 @@ def save(
         The folder.
 
     Raises:
-        BadInput: if the folder exists, or the native form cannot express the model.
+        BadInput: if the folder exists, the native form cannot express the model, or its weights are not all that it
+            is: adapters, gates, a quantisation that transformers does not know of, a module around it.
     """
+    refuse_what_weights_leave_out(model)
     if form not in ("headwise", "native"):
         raise BadInput(f"form: got {form!r}, expected 'headwise' or 'native'")
     target = Path(folder)

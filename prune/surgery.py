@@ -11,6 +11,7 @@ from torch import nn
 
 from headwise.analysis.anatomy import dissect
 from headwise.analysis.errors import BadInput
+from headwise.analysis.gates import refuse_gated
 from headwise.analysis.paths import record_path
 from headwise.analysis.sites import Site, find_sites, read_record
 from headwise.prune.check import check_edits
@@ -48,7 +49,7 @@ def cut(model: nn.Module, plan: Plan | Heads, *, inputs: Mapping[str, Any] | Non
         `model`, for chaining. Its configuration now carries the record that `save` and `load` need.
 
     Raises:
-        BadInput: for an unknown site or head.
+        BadInput: for an unknown site or head, for weights that are quantised, or heads that are silenced just now.
         CannotCut: for a site whose structure allows no cut, or whose cut cannot be tried out, with the reason;
             gating it works.
 
@@ -57,6 +58,10 @@ def cut(model: nn.Module, plan: Plan | Heads, *, inputs: Mapping[str, Any] | Non
     >>> cut(model, {"0": [1, 3]}).encoder.layer[0].attention.self.query.weight.shape
     torch.Size([16, 32])
     """
+    if "_orig_mod" in model._modules:  # what torch.compile returns: it sees that the weights have another shape
+        cut(model.get_submodule("_orig_mod"), plan, inputs=inputs)
+        return model
+    refuse_gated(model, "cut")
     sites = find_sites(model)
     heads: Any = getattr(plan, "remove", plan)
     remove = removable(model, sites, heads)
@@ -66,7 +71,9 @@ def cut(model: nn.Module, plan: Plan | Heads, *, inputs: Mapping[str, Any] | Non
     if not remove:
         return model
     if not hasattr(model, "config"):
-        raise BadInput(f"{type(model).__name__} has no configuration to carry the record of the cut")
+        inside = next((path for path, module in model.named_modules() if hasattr(module, "config")), None)
+        told = "" if inside is None else f": cut the model inside it, {inside!r}; gates work from outside, too"
+        raise BadInput(f"{type(model).__name__} has no configuration to carry the record of the cut{told}")
     before = decisions_of(model, sites)
     wanted_now = {name: decide(before[name], remove[name]) for name in sites if name in remove}
     edits, decisions = _edits(model, sites, wanted_now)
