@@ -217,7 +217,13 @@ def _most_below(
     steps = recipe.ladder(calibration.sites, evidence)
     for count in track(steps, total=len(steps), label="Removing more and more"):
         chosen = choose(recipe, calibration, scores, evidence, Budget(heads=count))
-        if not _within(recipe, calibration, chosen):
+        over = _over(recipe, calibration, chosen)
+        if over and not path:
+            raise BadInput(
+                f"reach: there is no first step: the first that the score gives up ({count}, earlier cuts included) come to "
+                f"{over}; allow more, or keep these heads"
+            )
+        if over:
             break
         outcome, _ = judged(recipe, calibration, chosen.remove, judge)
         found = compare(dense, outcome, seed=recipe.seed)
@@ -235,10 +241,13 @@ def _most_below(
     return best, path
 
 
-def _within(recipe: Recipe, calibration: Calibration, chosen: Selection) -> bool:
-    """Whether a removal is no more than `remove` allows where that is not counted in heads."""
-    found = foreseen(recipe, calibration, chosen, recipe.remove)
-    return all(share <= float(getattr(recipe.remove, name)) + 1e-9 for name, share in found.items())
+def _over(recipe: Recipe, calibration: Calibration, chosen: Selection) -> str:
+    """How a removal is more than `remove` allows where that is not counted in heads; "" if it is not."""
+    for name, share in foreseen(recipe, calibration, chosen, recipe.remove).items():
+        most = float(getattr(recipe.remove, name))
+        if share > most + 1e-9:
+            return f"{share:.4g} of the {name}, and remove allows {most:.4g}"
+    return ""
 
 
 def _told(path: Sequence[Mapping[str, Any]]) -> Iterator[str]:

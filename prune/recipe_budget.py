@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from headwise.analysis.errors import BadInput
 from headwise.analysis.sites import Site
 from headwise.prune.recipe_errors import Mistake, Path
-from headwise.prune.selection import Meter, Time, metered_reach, reachable, require_piece, timed_reach
+from headwise.prune.selection import Meter, Time, largest_first, metered_reach, reachable, require_piece, timed_reach
 from headwise.prune.selection.meters import Table
 
 if TYPE_CHECKING:
@@ -39,12 +39,26 @@ def out_of_reach(recipe: Recipe, sites: Mapping[str, Site], model: Any, table: T
             return
         if recipe.reach is not None:
             require_piece(sites, recipe.remove, meter, **how)
+            if meter is not None and recipe.time is None:
+                _tell_first(recipe, meter, largest_first(sites, meter, **how) / meter.total)
         elif recipe.remove.metered:
             metered_reach(sites, recipe.remove, meter, **how)
         else:
             reachable(sites, recipe.remove, **how)
     except BadInput as error:
         yield Mistake(path, str(error).removeprefix("remove: "), place=of(path))
+
+
+def _tell_first(recipe: Recipe, meter: Meter, most: float) -> None:
+    """Warn where only some of the pieces that may go first fit the most that may go."""
+    bound = float(getattr(recipe.remove, recipe.remove.amount))
+    if most > bound + 1e-9:
+        log.warning(
+            "remove: at most %.4g of the %s may go, and pieces differ: some that may go first come to as much as %.4g in "
+            "all. Which goes first, the score decides; if it is one of these, there is no step, and the run ends before "
+            "it has a plan",
+            bound, meter.name, most,
+        )  # fmt: skip
 
 
 def _meter(recipe: Recipe, sites: Mapping[str, Site], model: Any) -> Meter | None:

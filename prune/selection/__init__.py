@@ -5,7 +5,7 @@ from headwise.prune.selection.budget import Budget
 from headwise.prune.selection.costs import AdditiveCosts, BlockCost, Costs
 from headwise.prune.selection.greedy import Scope, Step, greedy
 from headwise.prune.selection.keep import Keep
-from headwise.prune.selection.metered import metered_reach, require_piece
+from headwise.prune.selection.metered import largest_first, metered_reach, require_piece
 from headwise.prune.selection.meters import Meter
 from headwise.prune.selection.path import Path, walk
 from headwise.prune.selection.reach import ladder, reachable, rooms_of
@@ -36,6 +36,7 @@ __all__ = [
     "blocks_of",
     "greedy",
     "ladder",
+    "largest_first",
     "metered_reach",
     "reachable",
     "require_piece",

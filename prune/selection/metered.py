@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -115,6 +115,22 @@ def require_piece(
         )
 
 
+def largest_first(
+    sites: Mapping[str, Site], meter: Meter, scope: Scope = "model", keep: Keep | None = None, unit: Unit = "group"
+) -> float:
+    """The most that can be gone when the fewest heads have gone next, earlier cuts counted in: scores decide which.
+
+    >>> from headwise.prune.selection.meters import Linear
+    >>> sites = {name: Site(name, "attn", "attn.o", heads=2, kv_heads=2, head_dim=8, kept=(0, 1)) for name in "01"}
+    >>> largest_first(sites, Linear("parameters", 100.0, {"0": 10.0, "1": 12.0}, {"0": 0.0, "1": 0.0}))
+    12.0
+    """
+    rooms = rooms_of(sites, keep or Keep(), unit)
+    few = fewest(rooms, scope) - sum(room.block.gone for room in rooms.values())
+    first = [amount for size, amount in _first(rooms, meter, scope) if size <= few]
+    return gone(meter, {name: room.block for name, room in rooms.items()}) + max(first, default=0.0)
+
+
 def _nearest(amount: float, budget: Budget, meter: Meter, scope: Scope, unit: Unit) -> str:
     return (
         f"The nearest budget that can be met is {budget.amount}: {math.ceil(amount / meter.total * 1e4) / 1e4:g} with "
@@ -138,17 +154,25 @@ def metered_quota(rooms: Mapping[str, Room], meter: Meter, amount: float) -> dic
 
 def _amounts(rooms: Mapping[str, Room], meter: Meter, scope: Scope) -> list[float]:
     """The least and the most that can be freed (every equal loss for scope `uniform`), without zeros."""
-    if scope == "uniform":
-        found = [_walked(rooms, meter, _quota(rooms, level)) for level in common_levels(rooms)]
-    else:
-        found = [_walked(rooms, meter)]
-        for room in rooms.values():
-            pieces = room.pieces()
-            if room.unit == "even":
-                pieces = [tuple(piece[0] for piece in pieces)] if pieces else []
-            rest = [tuple(head for head in room.left if head not in piece) for piece in pieces]
-            found += [_freed(rooms, meter, {room.block.name: left}) for left in rest]
+    found = [amount for _, amount in _first(rooms, meter, scope)]
+    if scope != "uniform":
+        found.append(_walked(rooms, meter))
     return [amount for amount in found if amount > 0]
+
+
+def _first(rooms: Mapping[str, Room], meter: Meter, scope: Scope) -> Iterator[tuple[int, float]]:
+    """Heads, over all calls, and what they free: of every piece that may go next, or of every equal loss for `uniform`."""
+    if scope == "uniform":
+        for quota in (_quota(rooms, level) for level in common_levels(rooms)):
+            yield sum(quota.values()), _walked(rooms, meter, quota)
+        return
+    for room in rooms.values():
+        pieces = room.pieces()
+        if room.unit == "even":
+            pieces = [tuple(piece[0] for piece in pieces)] if pieces else []
+        for piece in pieces:
+            left = tuple(head for head in room.left if head not in piece)
+            yield len(piece) * len(room.block.sites), _freed(rooms, meter, {room.block.name: left})
 
 
 def _quota(rooms: Mapping[str, Room], level: int) -> dict[str, int]:

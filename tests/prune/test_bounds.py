@@ -2,11 +2,18 @@
 
 import json
 import re
+from types import SimpleNamespace
 
+import numpy as np
 import pytest
-from transformers import BertConfig, BertModel, LlamaConfig, LlamaModel
+from transformers import BertConfig, BertModel, LlamaConfig, LlamaModel, T5Config, T5Model
 
+from headwise.analysis.errors import BadInput
+from headwise.analysis.evidence import Evidence
 from headwise.analysis.sites import find_sites
+from headwise.analysis.texts import Corpus
+from headwise.prune.deciding import Judge, decide
+from headwise.prune.importance import Calibration, Scores
 from headwise.prune.metering import meter_of
 from headwise.prune.recipe import Recipe, RecipeError, check_against
 from headwise.prune.selection import Budget
@@ -55,3 +62,39 @@ def test_bounds_that_cannot_be_counted_are_refused_before_anything_is_measured()
         check(llama(), unit="head", parameters=0.5)
     with pytest.raises(RecipeError, match="leave nothing to remove"):
         check(cut(llama(), {site: [0, 1, 2, 3] for site in "01"}), parameters=0.9)
+
+
+def t5():
+    """A head of a cross block holds 256 parameters; the first of a self block 288, less the 128 of a bias table of its own."""
+    sizes = {"d_model": 16, "d_kv": 4, "d_ff": 16, "num_layers": 2, "num_heads": 4, "vocab_size": 40}
+    return T5Model(T5Config(decoder_start_token_id=0, **sizes))
+
+
+@pytest.mark.parametrize("scope", ["model", "site"])
+def test_a_bound_that_only_some_first_pieces_fit_is_told_before_anything_is_measured(scope, caplog):
+    model = t5()
+    total = meter_of(model, find_sites(model), Budget(parameters=0.2)).total
+    check(model, scope, parameters=161 / total)
+    assert not caplog.text
+    check(model, scope, parameters=140 / total)
+    assert f"some that may go first come to as much as {160 / total:.4g} in all" in caplog.text
+    caplog.clear()
+    check(llama(), scope, parameters=0.2)
+    check(model, "uniform", parameters=0.9)
+    assert not caplog.text
+
+
+def test_a_first_step_that_is_more_than_may_go_is_said_with_what_it_is():
+    model = t5()
+    sites = find_sites(model)
+    total = meter_of(model, sites, Budget(parameters=0.2)).total
+    text = f"schema: 1\nscore: {{kind: random}}\nreach: {{drop: 0.1}}\nremove: {{parameters: {140 / total}}}"
+    values = {name: np.full(4, 0.0 if name == "encoder.self.1" else 1.0) for name in sites}
+    scores, known = Scores("known", values), Evidence([(name, head) for name in sites for head in range(4)])
+    judge = Judge(SimpleNamespace(judge=lambda *_: None), Corpus([]))
+    with pytest.raises(BadInput) as told:
+        decide(Recipe.from_text(text), Calibration(model, sites, []), known, {}, judge, scores=scores)
+    assert str(told.value) == (
+        "reach: there is no first step: the first that the score gives up (1, earlier cuts included) come to "
+        f"{160 / total:.4g} of the parameters, and remove allows {140 / total:.4g}; allow more, or keep these heads"
+    )
