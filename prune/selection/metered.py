@@ -121,7 +121,7 @@ def largest_first(
     """The most that can be gone when the fewest heads have gone next, earlier cuts counted in: scores decide which.
 
     >>> from headwise.prune.selection.meters import Linear
-    >>> sites = {name: Site(name, "attn", "attn.o", heads=2, kv_heads=2, head_dim=8, kept=(0, 1)) for name in "01"}
+    >>> sites = {name: Site(name, name, f"{name}.o", 2, 2, 8, kept=(0, 1)) for name in "01"}
     >>> largest_first(sites, Linear("parameters", 100.0, {"0": 10.0, "1": 12.0}, {"0": 0.0, "1": 0.0}))
     12.0
     """
