@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -88,6 +88,9 @@ def _stock(model: Any) -> Any:
     try:
         if hasattr(config, "validate"):
             config.validate()  # else it would speak only when it is written
+    except _REFUSALS as error:
+        raise _refused(config, error, _taken(model)) from error
+    try:
         with torch.device("meta"):
             plan = type(model)(config)
         weights = _weights(model, plan)
@@ -127,18 +130,21 @@ def _native_config(model: Any) -> Any:
     decisions = decisions_of(model, sites)
     for stack, (part, names) in _parts(config, {site.stack for site in sites.values()}).items():
         mine = {n: decisions[n] for n, site in sites.items() if stack in (site.stack, "")}
-        heads, kv = _uniform(mine)
-        widths = {sites[name].head_dim for name in mine}
-        for name in names:
-            setattr(part, name, heads)
-        for name in families.CONFIG_KV_COUNTS:
-            if isinstance(getattr(part, name, None), int):
-                setattr(part, name, kv)
-        if len(widths) == 1:
-            # Falcon's is computed and cannot be set: its shapes will not agree, which is said below.
-            with contextlib.suppress(AttributeError):
-                part.head_dim = widths.pop()
+        _count(part, names, *_uniform(mine), {sites[name].head_dim for name in mine})
     return config
+
+
+def _count(part: Any, names: list[str], heads: int, kv: int, widths: set[int]) -> None:
+    """Put numbers of heads into a part of a configuration."""
+    for name in names:
+        setattr(part, name, heads)
+    for name in families.CONFIG_KV_COUNTS:
+        if isinstance(getattr(part, name, None), int):
+            setattr(part, name, kv)
+    if len(widths) == 1:
+        # Falcon's is computed and cannot be set: its shapes will not agree, which is said below.
+        with contextlib.suppress(AttributeError):
+            part.head_dim = next(iter(widths))
 
 
 def _parts(config: Any, stacks: set[str]) -> dict[str, tuple[Any, list[str]]]:
@@ -176,9 +182,30 @@ def _uniform(decisions: Mapping[str, Decision]) -> tuple[int, int]:
     return next(iter(counts.values()))
 
 
-def _refused(config: Any, error: Exception) -> _NoForm:
+def _refused(config: Any, error: Exception, taken: Sequence[int] = ()) -> _NoForm:
     told = " ".join(str(error).split())[-200:]
-    return _NoForm(f"{type(config).__name__} refuses these numbers ({told})")
+    instead = f"; heads a site that it takes instead: {', '.join(map(str, taken))}" if taken else ""
+    return _NoForm(f"{type(config).__name__} refuses these numbers ({told}){instead}")
+
+
+def _taken(model: Any) -> list[int]:
+    """Numbers of heads a site, fewer than the dense model's, that a configuration of one stack can say."""
+    sites = find_sites(model)
+    counts = {(site.heads, site.kv_heads, site.head_dim, site.stack) for site in sites.values()}
+    if len(counts) > 1:
+        return []
+    ((heads, kv, width, stack),) = counts
+    taken = []
+    for groups in range(kv - 1, 0, -1):
+        config = copy.deepcopy(model.config)
+        for part, names in _parts(config, {stack}).values():
+            if getattr(part, "head_dim", None) != width:
+                return []  # the width of a head follows from their number
+            _count(part, names, groups * (heads // kv), groups, {width})
+        with contextlib.suppress(*_REFUSALS):
+            config.validate()
+            taken.append(groups * (heads // kv))
+    return taken
 
 
 def _weights(model: Any, native: Any) -> dict[str, Tensor]:
