@@ -11,6 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field, StrictInt, ValidationError, f
 
 from headwise.analysis.errors import BadInput
 from headwise.analysis.plain import plain
+from headwise.prune.by_hand import by_hand
 from headwise.prune.recipe_errors import did_you_mean, shown
 
 Head = Annotated[StrictInt, Field(ge=0)]
@@ -89,7 +90,7 @@ class Plan(BaseModel):
 
     @classmethod
     def load(cls, path: str | Path) -> Plan:
-        """Read a plan, also one that a person has edited.
+        """Read a plan, also one that a person has edited: the reasons say of which heads (`by_hand`).
 
         Raises:
             BadInput: unreadable, not JSON, or not a plan; every mistake is named with its field.
@@ -113,9 +114,10 @@ class Plan(BaseModel):
         except (ValueError, RecursionError) as problem:
             raise BadInput(f"{path}: {problem}") from problem
         try:
-            return cls.model_validate(content)
+            plan = cls.model_validate(content)
         except ValidationError as problem:
             raise BadInput(f"{path} is not a valid plan:\n{_explain(problem)}") from problem
+        return plan.model_copy(update={"reasons": by_hand(plan.remove, plan.reasons)})
 
 
 def _without_repeated_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from headwise.prune.by_hand import edited
 from headwise.prune.report.alike import main_measure, similarity_of
 from headwise.prune.report.document import Report
 from headwise.prune.report.folder import Folder, read_folder
@@ -92,6 +93,12 @@ def _notes(folder: Folder) -> Iterator[str]:
             yield f"{part[:1].upper()}{part[1:]} texts: {note}."
     if not folder.plan:
         return
+    added, kept = edited(folder.plan.get("reasons") or {})
+    if added or kept:
+        yield (
+            f"The plan was edited by hand; heads added to those that go: {added}, taken out: {kept}. What it expected, and "
+            "how firm it is, is said of the plan as it was decided."
+        )
     sizes = folder.speed.get("parameters") or {}
     if (sizes.get("cut") or 0) > (sizes.get("dense") or 0) > 0:
         yield (

@@ -61,6 +61,16 @@ def test_a_plan_is_written_edited_and_applied(checkpoint, recipe_file, tmp_path,
     assert (
         main(["cut", str(checkpoint), str(written), "-r", str(recipe_file), "--output-dir", str(repaired), "-q"]) == 0
     )
+    # What the decision said of a head that a person chose otherwise is not passed on as the reason.
+    kept = json.loads((plain / "headwise.json").read_text())["plan"]["reasons"]
+    decided = plan.reasons
+    for site, heads in decided.items():
+        for head, said in heads.items():
+            goes = (site, head) in {("0", 2), ("1", 0), ("1", 3)}
+            was = head in plan.remove.get(site, [])
+            prefix = "" if goes == was else f"{'removed' if goes else 'kept'} by hand; decided: "
+            assert kept[site][str(head)] == prefix + said
+    assert Plan.load(written).reasons["0"][2] == kept["0"]["2"]
     models = [load(folder) for folder in (plain, repaired)]
     for model in models:
         assert [site.kept for site in find_sites(model).values()] == [(0, 1, 3), (1, 2)]

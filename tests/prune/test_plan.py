@@ -6,6 +6,7 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from headwise.analysis.errors import BadInput
+from headwise.prune.by_hand import edited
 from headwise.prune.plan import Plan
 
 
@@ -80,3 +81,20 @@ def test_a_mistake_made_by_hand_is_one_clear_line(tmp_path, content, said):
     first, line = str(caught.value).splitlines()
     assert first == f"{path} is not a valid plan:"
     assert line.strip().startswith(said)
+
+
+def test_heads_that_a_person_chose_otherwise_say_so_once(tmp_path):
+    went, stays, gone = (
+        "number 1 of 1 to go, by random: cost 1",
+        "kept: a rule",
+        "gone already: an earlier cut removed it",
+    )
+    plan = Plan(remove={"0": [0, 3]}, reasons={"0": {0: went, 1: stays, 2: stays, 3: gone}})
+    assert Plan.load(plan.save(tmp_path / "plan.json")) == plan
+    other = plan.model_copy(update={"remove": {"0": [1, 3]}})
+    read = Plan.load(other.save(tmp_path / "plan.json"))
+    assert read.reasons == {
+        "0": {0: f"kept by hand; decided: {went}", 1: f"removed by hand; decided: {stays}", 2: stays, 3: gone}
+    }
+    assert edited(read.reasons) == (1, 1)
+    assert Plan.load(read.save(tmp_path / "again.json")) == read

@@ -210,6 +210,22 @@ def test_equal_heads_can_be_saved_native_where_the_config_can_say_so(tmp_path: P
     assert (content(run).serving[-1].answer, content(run).serving[-1].how) == ("no", "head width is hidden / heads")
 
 
+def test_a_plan_that_was_edited_by_hand_is_told_as_that(tmp_path: Path) -> None:
+    run = fixture.write_run(tmp_path / "run", {"": (2, 4)})
+    reasons = {"0": {"0": "kept: a rule", "1": "number 1 of 1 to go, by random: cost 1"}, "1": {"2": "kept: a rule"}}
+    fixture.edited(run / "plan.json", remove={"0": [1]}, reasons=reasons)
+    assert not [note for note in content(run).notes if "by hand" in note]
+    fixture.edited(run / "plan.json", remove={"0": [0], "1": [2]}, reasons=reasons)
+    report = content(run)
+    assert report.notes[0].startswith("The plan was edited by hand; heads added to those that go: 2, taken out: 1.")
+    told = {head.label: head.reason for head in report.heads if head.reason}
+    assert told == {
+        "0.0": "removed by hand; decided: kept: a rule",
+        "0.1": "kept by hand; decided: number 1 of 1 to go, by random: cost 1",
+        "1.2": "removed by hand; decided: kept: a rule",
+    }
+
+
 def test_native_checkpoint_needs_no_flag(tmp_path: Path) -> None:
     made = {"model_class": "LlamaForCausalLM", "auto_class": "AutoModelForCausalLM"}
     run = fixture.write_run(tmp_path / "run", **made)
