@@ -10,7 +10,7 @@ ON_LOWEST := tests/test_families.py tests/analysis/test_sites.py tests/analysis/
 # How many test processes; each loads torch, so not more than there are cores.
 WORKERS ?= 2
 
-.PHONY: demo test test-all test-lowest fuzz lint types contracts wheel links clean notebooks
+.PHONY: demo test test-all test-lowest fuzz notebooks lint types contracts links clean
 
 demo: $(VENV)/.demo ## analyse, prune, measure and report the embedded model
 	$(BIN)/headwise demo
@@ -27,6 +27,9 @@ test-lowest: $(LOWEST)/.test ## families, sites, gates, cuts, proofs and checkpo
 
 fuzz: $(VENV)/.test ## recipes, 5,000 cases
 	HEADWISE_FUZZ=5000 OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q tests/prune/test_recipe.py
+
+notebooks: $(VENV)/.test ## run again and written with what they put out now
+	HEADWISE_NOTEBOOKS=write $(BIN)/python -m pytest -q tests/test_notebooks.py
 
 lint: $(VENV)/.test
 	$(BIN)/ruff check .

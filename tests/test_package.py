@@ -3,6 +3,7 @@
 import doctest
 import importlib
 import pkgutil
+import re
 import subprocess
 import sys
 import time
@@ -73,6 +74,12 @@ def test_a_wheel_built_from_the_tree_imports_from_an_empty_folder(tmp_path):
     for folder in ("prune", "analysis"):
         for path in (ROOT / folder).rglob("*.py"):
             assert f"headwise/{path.relative_to(ROOT).as_posix()}" in names
+
+
+def test_every_target_that_is_no_file_has_a_rule():
+    text = (ROOT / "Makefile").read_text()
+    told = re.search(r"^\.PHONY: (.+)$", text, re.MULTILINE)[1].split()
+    assert sorted(told) == sorted(re.findall(r"^([a-z-]+):", text, re.MULTILINE))
 
 
 def test_help_answers_at_once():
