@@ -84,6 +84,8 @@ class Passes:
     def ask(self, method: Any, times: int = 1) -> Passes:
         """Count what a score or a repair asks for, made so many times; these alone come back.
 
+        A repair whose passes serve nothing else only says how many it takes (`passes`, forward and back as one).
+
         >>> from headwise.prune.compensation.bias import Bias
         >>> passes = Passes({}, 8, 2, True)
         >>> passes.ask(Bias()).forward, passes.ask(Bias()).forward

@@ -159,6 +159,13 @@ def test_passes_are_foretold_as_they_are_made(score, repair):
             assert passed(model, context.batches, work) == pytest.approx((said.forward, said.back)), part.kind
 
 
+def test_a_repair_whose_passes_serve_nothing_else_says_how_many_it_takes():
+    """In order: each time anew, whatever was passed before."""
+    passes = Passes({}, texts=24, batches=3, scored=True)
+    passes.contexts()
+    assert [passes.ask(Recipe.load("reconstruction", ["compensate.kind=sequential"]).compensate).forward] * 2 == [4, 4]
+
+
 def test_operations_are_counted_on_the_shapes_alone(checkpoint):
     from headwise.prune.checkpoint import load
     from headwise.prune.inputs import inputs_to_time
