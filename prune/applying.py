@@ -15,12 +15,13 @@ from headwise.analysis.embedded_text import embedded_corpus
 from headwise.analysis.errors import BadInput
 from headwise.analysis.sites import Site, find_sites
 from headwise.analysis.synthetic import synthetic_inputs
+from headwise.analysis.texts import Corpus
 from headwise.prune.carving import proving
 from headwise.prune.checkpoint import save
 from headwise.prune.growth import tell_growth
 from headwise.prune.importance.calibration import Calibration
 from headwise.prune.material import gather
-from headwise.prune.opening import open_checkpoint
+from headwise.prune.opening import Opened, open_checkpoint
 from headwise.prune.operations import parameters
 from headwise.prune.plan import Plan
 from headwise.prune.proof import prove, require
@@ -73,16 +74,8 @@ def apply_plan(
     tell_growth(dense, sites, plan.remove)
     if plan.model and not _line_of(plan.model) & _line_of(model):
         log.warning("the plan was made for %s; a head of %s with the same number is another head", plan.model, model)
-    repair: dict[str, Any] = {"kind": "none", "sites": {}}
-    texts = embedded_corpus()
-    if recipe is not None:
-        material = gather(recipe.data, recipe.seed)
-        texts = material.calibration
-        how: dict[str, Any] = {"batch_size": recipe.data.batch_size, "max_length": recipe.data.max_length}
-        task = recipe.task or choose_task(dense, opened.tokenizer, texts)
-        fitted = task.fit(dense, opened.tokenizer, texts, seed=recipe.seed, **how)
-        found = batches(texts, opened.tokenizer, model=dense, **how)
-        repair = recipe.compensate.repair(Calibration(dense, sites, found, task=fitted, seed=recipe.seed), plan.remove)
+    texts = embedded_corpus() if recipe is None else gather(recipe.data, recipe.seed).calibration
+    repair = _repaired(opened, sites, texts, plan, recipe)
     if recipe is None and not hasattr(opened.tokenizer, "all_special_ids"):
         # No images or clips come with the plan: any of the right shape show whether gate and cut agree.
         inputs: list[Mapping[str, Any]] = [synthetic_inputs(dense)]
@@ -100,6 +93,23 @@ def apply_plan(
         "proof": proof,
         "compensation": repair,
     }
+
+
+def _repaired(
+    opened: Opened, sites: Mapping[str, Site], texts: Corpus, plan: Plan, recipe: Recipe | None
+) -> dict[str, Any]:
+    """Repair the dense model before the cut, as a recipe says; what that brought."""
+    if recipe is None:
+        return {"kind": "none", "sites": {}}
+    dense, tokenizer = opened.model, opened.tokenizer
+    how: dict[str, Any] = {"batch_size": recipe.data.batch_size, "max_length": recipe.data.max_length}
+    task = recipe.task or choose_task(dense, tokenizer, texts)
+    fitted = task.fit(dense, tokenizer, texts, seed=recipe.seed, **how)
+    found = batches(texts, tokenizer, model=dense, **how)
+    told: dict[str, Any] = recipe.compensate.repair(
+        Calibration(dense, sites, found, task=fitted, seed=recipe.seed), plan.remove
+    )
+    return told
 
 
 def _going(model: nn.Module, sites: Mapping[str, Site], plan: Plan, where: str) -> int:

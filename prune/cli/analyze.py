@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated
 
@@ -116,18 +117,13 @@ def analyze(
     quiet: Quiet = False,
 ) -> None:
     """Statistics, similarity and roles of every head, on texts of yours or on English that Python carries."""
-    from headwise.analysis.errors import BadInput
-
-    if texts is not None and dataset is not None:
-        raise BadInput("got both --texts and --dataset; give one of them")
-    if split is not None and dataset is None:
-        raise BadInput("--split needs --dataset")
-    if pairs is not None and not intervene:
-        raise BadInput("--pairs needs --intervene")
-    if threshold is not None and clusters is not None:
-        raise BadInput("got both --threshold and --clusters; give one of them")
-    if resume and output_dir is None:
-        raise BadInput("--resume needs the --output-dir of the interrupted analysis")
+    _refuse({
+        "got both --texts and --dataset; give one of them": texts is not None and dataset is not None,
+        "--split needs --dataset": split is not None and dataset is None,
+        "--pairs needs --intervene": pairs is not None and not intervene,
+        "got both --threshold and --clusters; give one of them": threshold is not None and clusters is not None,
+        "--resume needs the --output-dir of the interrupted analysis": resume and output_dir is None,
+    })  # fmt: skip
     with speaking(quiet):
         from headwise.prune.inspection import Looking, inspect
 
@@ -167,20 +163,34 @@ def analyze(
         )
         from headwise.analysis.processes import world
 
-        if world()[0]:
-            return
-        from headwise.analysis.evidence import Evidence
-        from headwise.prune.cli.findings import findings, findings_table, left_out
+        # Of several processes one speaks.
+        if not world()[0]:
+            _show(folder, as_json=as_json, quiet=quiet)
 
-        evidence = Evidence.load(folder / "evidence")
-        if as_json:
-            said = {"run": str(folder), "report": str(folder / "report.html")}
-            put_json(said | {"roles": findings(evidence)})
-        elif not quiet:
-            stdout().print(findings_table(evidence))
-            put(left_out(evidence))
-            put(f"run: {folder}")
-            put(f"report: {folder / 'report.html'}")
+
+def _refuse(mistakes: Mapping[str, bool]) -> None:
+    """Refuse options that do not go together, with the message of the first that do not."""
+    from headwise.analysis.errors import BadInput
+
+    for message, made in mistakes.items():
+        if made:
+            raise BadInput(message)
+
+
+def _show(folder: Path, *, as_json: bool, quiet: bool) -> None:
+    """What was found, and where it is."""
+    from headwise.analysis.evidence import Evidence
+    from headwise.prune.cli.findings import findings, findings_table, left_out
+
+    evidence = Evidence.load(folder / "evidence")
+    if as_json:
+        said = {"run": str(folder), "report": str(folder / "report.html")}
+        put_json(said | {"roles": findings(evidence)})
+    elif not quiet:
+        stdout().print(findings_table(evidence))
+        put(left_out(evidence))
+        put(f"run: {folder}")
+        put(f"report: {folder / 'report.html'}")
 
 
 _UNITS = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "KIB": 2**10, "MIB": 2**20, "GIB": 2**30}
