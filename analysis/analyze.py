@@ -179,8 +179,9 @@ def _clusters(
     made = getattr(made, "gram", made)
     if hasattr(made, "parts"):
         blocks, likeness = made.parts()
-        known = np.isfinite(similarity.diagonal())
-        said |= stability(blocks, groups.label, known=known, seed=seed, likeness=likeness, **how)
+        if len(blocks):
+            known = np.isfinite(similarity.diagonal())
+            said |= stability(blocks, groups.label, known=known, seed=seed, likeness=likeness, **how)
     return groups.arrays(), said
 
 
@@ -205,7 +206,7 @@ def measure_of(
     if per_text:
         measure: Reducer = PerText(lambda: MEASURES[name](sites), blocks)
     elif name in IN_PARTS:
-        measure = IN_PARTS[name](sites, blocks=blocks)
+        measure = MEASURES[name](sites, blocks=blocks)
     else:
         measure = MEASURES[name](sites)
     return Focused(measure) if ordinary else measure

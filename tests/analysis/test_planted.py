@@ -10,6 +10,7 @@ from headwise.analysis.analyze import analyze
 from headwise.analysis.errors import BadInput
 from headwise.analysis.evidence import Evidence
 from headwise.analysis.portions import texts_that_fit
+from headwise.analysis.similarity import MEASURES, Hellinger
 from headwise.analysis.sites import find_sites, heads_of
 from headwise.analysis.texts import Corpus
 
@@ -69,6 +70,27 @@ def test_clusters_by_number_are_tried_on_resampled_texts_under_every_measure(fol
     assert 0.3 < found.facts["clusters"]["mean"] < 1 + 1e-9
     assert found.facts["clusters"]["blocks"] > 10
     assert found.facts["clusters"]["clusters"] == 4
+
+
+class Own(Hellinger):
+    """A measure of somebody's, which keeps no sums by part of the texts."""
+
+    def __init__(self, sites):
+        super().__init__(sites)
+
+    def result(self):
+        return {name.replace("hellinger", "own"): array for name, array in super().result().items()}
+
+
+def test_a_measure_of_ones_own_takes_one_line(folder, monkeypatch):
+    monkeypatch.setitem(MEASURES, "own", Own)
+    model, tokenizer = AutoModel.from_pretrained(folder), AutoTokenizer.from_pretrained(folder)
+    found = analyze(
+        model, tokenizer, planted.planted_corpus(30), measures=["own", "hellinger"], roles=("self",), clusters=4
+    )
+    np.testing.assert_array_equal(found["similarity/own"], found["similarity/hellinger"])
+    assert len(set(found["clusters/label"].tolist())) == 4
+    assert "blocks" not in found.facts["clusters"], "its clusters are not tried on resampled texts"
 
 
 def test_the_dead_head_is_the_only_dormant_one(evidence):
