@@ -12,6 +12,7 @@ from typing import Any
 
 from headwise.analysis.embedded_text import embedded_corpus
 from headwise.analysis.errors import BadInput
+from headwise.analysis.fetching import not_fetched
 from headwise.analysis.labelling import choices_of, columns_of, labels_of
 from headwise.analysis.media import Media
 from headwise.analysis.media_tables import dataset_table, folder_table, kind_of
@@ -197,17 +198,26 @@ def _load(name: str, config: str | None, split: str, revision: str | None) -> An
         return datasets.load_dataset(name, config, split=split, revision=revision)
     except BadInput:
         raise
-    # `datasets` raises whatever its layers raise; all of it means that the user's data cannot be had.
-    except (OSError, ValueError, RuntimeError, KeyError, datasets.exceptions.DatasetsError) as error:
-        reason = " ".join(str(error).split())
+    # `datasets` raises whatever its layers raise, the network's own errors too; all of it means that the user's data
+    # cannot be had.
+    except Exception as error:
+        unfetched, reason = not_fetched(error), " ".join(str(error).split()).rstrip(".")
+        known = (OSError, ValueError, RuntimeError, KeyError, datasets.exceptions.DatasetsError)
+        if not unfetched and not isinstance(error, known):
+            raise
         what = f"data set {name!r}" + (f", configuration {config!r}" if config else "")
         if getattr(error, "errno", None) in (errno.EACCES, errno.EPERM, errno.EROFS):
             raise BadInput(
                 f"{what}: {reason}; data sets are unpacked in a cache that has to be writable: set HF_HOME to such a folder"
             ) from error
+        if unfetched:
+            raise BadInput(f"{what}, split {split!r}: {unfetched}; or give a file") from error
+        closed = isinstance(error, datasets.exceptions.DatasetNotFoundError)
+        advice = (
+            "; if it is private or gated, log in (`hf auth login`) or set HF_TOKEN" if closed else " and the network"
+        )
         raise BadInput(
-            f"{what}, split {split!r}: {type(error).__name__}: {reason}. "
-            "Check the name and the network, or give a file."
+            f"{what}, split {split!r}: {type(error).__name__}: {reason}. Check the name{advice}, or give a file."
         ) from error
 
 

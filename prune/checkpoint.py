@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
-from collections.abc import Mapping
+import os
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +13,7 @@ import transformers
 from torch import nn
 
 from headwise.analysis.errors import BadInput, first_line
+from headwise.analysis.fetching import not_fetched
 from headwise.analysis.identity import weights_hash
 from headwise.analysis.sites import read_record
 from headwise.prune.card import card
@@ -59,6 +62,9 @@ def load(id_or_folder: str | Path, *, cls: type | None = None, **from_pretrained
     """
     name = where_is(str(id_or_folder))
     config = configuration(name, cls=cls, **from_pretrained)
+    commit = getattr(config, "_commit_hash", None)
+    if commit is not None:
+        from_pretrained["revision"] = commit
     pruned_by_4 = getattr(config, "pruned_heads", None)
     record = getattr(config, "headwise", None)
     # A GGUF file names no class; what such files hold are language models.
@@ -67,7 +73,9 @@ def load(id_or_folder: str | Path, *, cls: type | None = None, **from_pretrained
     if not gguf:
         from_pretrained.setdefault("use_safetensors", True)
     if record is None and not pruned_by_4:
-        return _floats(_open(stock, name, from_pretrained, config=None).eval(), from_pretrained)
+        dense = _floats(_open(stock, name, from_pretrained, config=None).eval(), from_pretrained)
+        dense.config._commit_hash = commit
+        return dense
     if isinstance(pruned_by_4, dict) and record is None:
         config.pruned_heads = {}
     config.headwise = fresh_record(stock, config, record, pruned_by_4)
@@ -158,19 +166,28 @@ def _open(cls: Any, name: str, options: Mapping[str, Any], *, config: Any, **mor
     from safetensors import SafetensorError
 
     try:
-        return cls.from_pretrained(name, **options, **more)
+        with _as_it_is():
+            return cls.from_pretrained(name, **options, **more)
     except SafetensorError as error:
         raise BadInput(
             f"cannot load {name!r}: its weights are damaged ({first_line(error)}); fetch them again"
         ) from error
     except (OSError, ValueError) as error:
-        hint = ""
-        if options.get("use_safetensors") and "safetensors" in str(error):
+        reason, hint = not_fetched(error) or first_line(error), ""
+        # Of weights in several files one may be missing; then it is not that there are none.
+        if options.get("use_safetensors") and "model.safetensors" in str(error):
             hint = (
                 " (only pickled weights? They can run code when they are opened; if you trust them, save them anew: "
                 f"headwise rescue {name} OUT --allow-pickle; in Python: use_safetensors=False)"
             )
-        raise BadInput(f"cannot load {name!r}: {first_line(error)}{hint}") from error
+        raise BadInput(f"cannot load {name!r}: {reason}{hint}") from error
+    except KeyError as error:
+        if error.args[:1] not in (("metadata",), ("weight_map",)):
+            raise
+        raise BadInput(
+            f"cannot load {name!r}: its model.safetensors.index.json lacks {error}, so nobody can tell which file holds what; "
+            "fetch or write it anew"
+        ) from error
     except RuntimeError as error:
         if "mismatched" not in str(error):
             raise
@@ -178,6 +195,20 @@ def _open(cls: Any, name: str, options: Mapping[str, Any], *, config: Any, **mor
             f"cannot load {name!r}: its weights have other shapes than {cls.__name__} with the heads that its config.json "
             "names; weights and config.json do not belong together"
         ) from error
+
+
+@contextlib.contextmanager
+def _as_it_is() -> Iterator[None]:
+    """Inside the block transformers asks nobody to convert a pickle of the hub: it would hand over id and token."""
+    name = "DISABLE_SAFETENSORS_CONVERSION"
+    before = os.environ.get(name)
+    os.environ[name] = "1"
+    try:
+        yield
+    finally:
+        os.environ.pop(name)
+        if before is not None:
+            os.environ[name] = before
 
 
 def _floats(model: Any, options: Mapping[str, Any]) -> Any:

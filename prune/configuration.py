@@ -7,6 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from headwise.analysis.errors import BadInput, first_line
+from headwise.analysis.fetching import not_fetched
+from headwise.prune.revision import commit_of, lacking
 
 EMBEDDED = "embedded"
 # Options of `from_pretrained` that say where a checkpoint is, which its configuration needs, too.
@@ -34,7 +36,7 @@ def where_is(model: str) -> str:
 
 
 def configuration(model: str, *, cls: Any = None, **options: Any) -> Any:
-    """The configuration of a checkpoint.
+    """The configuration of a checkpoint; of the hub, with the commit that it was read at, as `_commit_hash`.
 
     Args:
         model: hub id, folder, or `embedded`.
@@ -52,14 +54,18 @@ def configuration(model: str, *, cls: Any = None, **options: Any) -> Any:
     passed.setdefault("trust_remote_code", False)
     if "gguf_file" not in passed:
         _refuse_others(model, Path(place))
+    commit = commit_of(place, **passed)
+    if commit is not None:
+        passed["revision"] = commit
     known = getattr(cls, "config_class", None) or AutoConfig
     try:
-        return known.from_pretrained(place, **passed)
+        found = known.from_pretrained(place, **passed)
     except StrictDataclassError as error:
         raise BadInput(f"cannot open {model!r}: its config.json is wrong: {' '.join(str(error).split())}") from error
     except (OSError, ValueError, KeyError, TypeError) as error:
-        here = "" if Path(place).exists() else "there is no folder of that name here, and as a hub id: "
-        raise BadInput(f"cannot open {model!r}: {here}{_reason(error)}") from error
+        raise BadInput(f"cannot open {model!r}: {_reason(error)}") from error
+    found._commit_hash = commit
+    return found
 
 
 def _refuse_others(model: str, place: Path) -> None:
@@ -78,16 +84,12 @@ def _refuse_others(model: str, place: Path) -> None:
                 f"cannot open {model!r}: no such folder, and no hub id either; a hub id is `name` or `owner/name`"
             )
     elif not (place / "config.json").is_file():
-        if (place / "adapter_config.json").is_file():
-            raise BadInput(
-                f"{model} holds an adapter, not a model: merge it into the model that it was trained on "
-                "(peft: `PeftModel.from_pretrained(model, folder).merge_and_unload().save_pretrained(merged)`), "
-                "and give the merged folder"
-            )
-        raise BadInput(f"{model} holds no config.json; give the folder of a checkpoint, a hub id, or 'embedded'")
+        raise BadInput(lacking(model, adapter=(place / "adapter_config.json").is_file()))
 
 
 def _reason(error: Exception) -> str:
+    if reason := not_fetched(error):
+        return reason
     if "trust_remote_code" in str(error) or "custom code" in str(error):
         return (
             "it brings Python code of its own, which would have to run; pass trust_remote_code=True "
@@ -133,4 +135,15 @@ def class_of(model: str, config: Any) -> Any:
             return found
     if named:
         raise BadInput(f"{model}: this transformers release ({transformers.__version__}) has no class {named[0]!r}")
-    return transformers.AutoModel
+    return _door(config)
+
+
+def _door(config: Any) -> Any:
+    """The library's door to a class that comes with the checkpoint as code, else `AutoModel`."""
+    import transformers
+
+    doors = {name: code for name, code in (getattr(config, "auto_map", None) or {}).items() if "Model" in name}
+    named = next(iter(getattr(config, "architectures", None) or ()), None)
+    own = [name for name, code in doors.items() if str(code).rpartition(".")[2] == named]
+    found = getattr(transformers, next(iter([*own, *doors]), ""), None)
+    return found or transformers.AutoModel

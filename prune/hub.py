@@ -9,6 +9,8 @@ from typing import Any
 
 from torch import nn
 
+from headwise.analysis.errors import BadInput
+from headwise.analysis.fetching import not_fetched
 from headwise.prune.checkpoint import save
 
 
@@ -23,10 +25,10 @@ def push_to_hub(
 
     Args:
         model: a cut model.
-        repo_id: `owner/name`.
+        repo_id: `owner/name`, or `name` for the owner of the token.
         processor: a tokenizer or processor to upload with it.
         private: whether a new repository is private; by default as the owner's account says.
-        revision: a branch to commit to.
+        revision: a branch to commit to, which is made if it is not there.
         token: of the hub; by default the one that is logged in.
         message: of the commit.
         facts: what the card should tell besides.
@@ -35,12 +37,22 @@ def push_to_hub(
         What `huggingface_hub` says about the commit.
 
     Raises:
-        BadInput: if the model cannot be saved.
+        BadInput: if the model cannot be saved, or the hub does not take it.
     """
     from huggingface_hub import HfApi
 
     api = HfApi(token=token)
     with tempfile.TemporaryDirectory() as place:
         folder = save(model, Path(place) / "model", processor=processor, facts=facts)
-        api.create_repo(repo_id, private=private, exist_ok=True)
-        return api.upload_folder(repo_id=repo_id, folder_path=folder, revision=revision, commit_message=message)
+        try:
+            name = api.create_repo(repo_id, private=private, exist_ok=True).repo_id
+            if revision is not None and not revision.startswith("refs/"):
+                api.create_branch(name, branch=revision, exist_ok=True)
+            return api.upload_folder(repo_id=name, folder_path=folder, revision=revision, commit_message=message)
+        except Exception as error:
+            reason = not_fetched(error)
+            if not reason:
+                raise
+            raise BadInput(
+                f"{repo_id} cannot be uploaded: {reason}; that takes a token that may write there"
+            ) from error

@@ -121,6 +121,7 @@ def inspect(
     from headwise.analysis.processes import agreed, world
     from headwise.analysis.reading import read_source
     from headwise.analysis.sites import find_sites
+    from headwise.prune.begun import begun_at
     from headwise.prune.environment import environment, now
     from headwise.prune.material import tokens_of
     from headwise.prune.opening import open_checkpoint
@@ -132,6 +133,8 @@ def inspect(
 
     how = (looking or Looking()).arguments()
     corpus = read_source(source, split=split, text=text).sample(samples, seed)
+    if resume and revision is None:
+        revision = begun_at(settled(target).with_name(f"{target.name}.partial"), model)
     opened = open_checkpoint(model, revision=revision, dtype=dtype, device=device, trust_remote_code=trust_remote_code)
     require_reached(opened.model, opened.tokenizer, find_sites(opened.model), corpus)
     cut_off = overlong(opened.model, opened.tokenizer, {"calibration": corpus}, max_length=max_length)

@@ -14,6 +14,7 @@ import torch
 from headwise.analysis.errors import BadInput
 from headwise.analysis.kernels import kernels
 from headwise.analysis.tables import FORMATS
+from headwise.prune.begun import began_with, require_same, require_there
 from headwise.prune.material import gather
 from headwise.prune.opening import Opened, open_checkpoint
 from headwise.prune.operations import size_in_bytes
@@ -33,11 +34,20 @@ class Pair:
         model: hub id or folder.
         against: what it is compared with; None for nothing.
         recipe: its `data`, `task`, `speed`, `limits` and `seed` count.
+        began: of a run, the facts of the model that it began with.
     """
 
     model: str
     against: str | None
     recipe: Recipe
+    began: Mapping[str, Any] | None = None
+
+    def revision(self, name: str) -> str | None:
+        """At which revision of the hub one of the two is read."""
+        chosen, began = self.recipe.model, self.began or {}
+        if began.get("id") == name and began.get("revision"):
+            return str(began["revision"])
+        return chosen.revision if name == chosen.id or (chosen.id is None and name == self.model) else None
 
 
 def pair_of(
@@ -65,7 +75,13 @@ def pair_of(
         if not (folder / "checkpoint").is_dir():
             raise BadInput(f"{model} is a run without a checkpoint; give the folder of a finished run of `prune`")
         loaded = _judging_on(texts, str(recipe or folder / "recipe.yaml"), changes, judged=recipe is None)
-        return Pair(str(folder / "checkpoint"), against or loaded.model.id or _dense_of(folder), loaded)
+        checkpoint, began = str(folder / "checkpoint"), began_with(folder)
+        if against is not None or any(change.startswith("model.revision=") for change in changes):
+            return Pair(checkpoint, against or loaded.model.id, loaded)
+        dense = loaded.model.id or str(began.get("id") or "") or None
+        if dense == began.get("id"):
+            require_there(folder, began, ", or name it: --against FOLDER (against=)")
+        return Pair(checkpoint, dense, loaded, began)
     return Pair(model, against, _judging_on(texts, recipe, changes, judged=False))
 
 
@@ -98,15 +114,6 @@ def _columns(of: Texts, path: Path) -> dict[str, Any]:
         return {}
     header = {"header"} if suffix == Path(of.source).suffix.lower() else set()
     return of.model_dump(include={"text", "pair", "label", "choices"} | header)
-
-
-def _dense_of(folder: Path) -> str | None:
-    """The dense model that a run names; None if it was handed over as an object."""
-    try:
-        found = json.loads((folder / "environment.json").read_text(encoding="utf-8"))["model"]["id"]
-    except (OSError, ValueError, KeyError, TypeError):
-        return None
-    return str(found) if found else None
 
 
 def evaluate(pair: Pair, *, device: str | None = None, trust_remote_code: bool = False) -> dict[str, Any]:
@@ -229,9 +236,8 @@ def _opened(pair: Pair, device: str | None, trust_remote_code: bool) -> Iterator
     kind = ""
     for name in (pair.against, pair.model):
         if name is not None:
-            revision = chosen.revision if name == chosen.id else None
             found = open_checkpoint(
-                name, revision=revision, dtype=chosen.dtype, device=device, trust_remote_code=trust_remote_code,
+                name, revision=pair.revision(name), dtype=chosen.dtype, device=device, trust_remote_code=trust_remote_code,
                 tokenizer=tokenizer,
             )  # fmt: skip
             if kind not in ("", found.facts["class"]):
@@ -239,6 +245,8 @@ def _opened(pair: Pair, device: str | None, trust_remote_code: bool) -> Iterator
                     f"{pair.model} is a {found.facts['class']}, {pair.against} a {kind}: only models of one class, read "
                     "by one tokenizer, can be compared; give the dense model that was cut"
                 )
+            if name == pair.against and pair.began is not None:
+                require_same(pair.began, found.facts)
             tokenizer, kind = found.tokenizer, found.facts["class"]
             yield found
 

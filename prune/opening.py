@@ -10,7 +10,8 @@ from torch import nn
 
 from headwise.analysis.batching import fill_of
 from headwise.analysis.devices import home
-from headwise.analysis.errors import BadInput
+from headwise.analysis.errors import BadInput, first_line
+from headwise.analysis.fetching import not_fetched
 from headwise.analysis.identity import settings_hash, weights_hash
 from headwise.prune.auto_class import auto_class
 from headwise.prune.configuration import where_is
@@ -89,7 +90,7 @@ def open_checkpoint(
             model = _moved(model, place)
     if tokenizer is None:
         tokenizer = reader_of(model, source, trust_remote_code, where)
-    opened = Opened(model, tokenizer, name, source, _facts(name, revision, model), lent)
+    opened = Opened(model, tokenizer, name, source, _facts(name, revision_of(model, source) or revision, model), lent)
     if opened.filling is not None and not lent:
         config: Any = model.config
         config.pad_token_id = opened.filling
@@ -123,11 +124,13 @@ def reader_of(model: Any, source: str, trust: bool, where: dict[str, str]) -> An
     if both or (kind != "AutoTokenizer" and writes):
         kind = "AutoProcessor"
     what = "tokenizer" if kind == "AutoTokenizer" else "processor"
+    commit = revision_of(model, source)
+    where = where if commit is None else {**where, "revision": commit}
     try:
         reader = getattr(transformers, kind).from_pretrained(source, trust_remote_code=trust, **where)
     except (OSError, ValueError, KeyError, TypeError, ImportError) as error:
-        first = next((line for line in str(error).splitlines() if line.strip()), type(error).__name__)
-        raise BadInput(f"no {what} can be opened for {source!r}: {first}") from error
+        reason = not_fetched(error) or first_line(error)
+        raise BadInput(f"no {what} can be opened for {source!r}: {reason}") from error
     if what == "tokenizer" and len(reader) <= len(reader.all_special_tokens):
         # Without a vocabulary transformers makes a tokenizer up, to which every word is unknown.
         raise BadInput(
@@ -137,11 +140,18 @@ def reader_of(model: Any, source: str, trust: bool, where: dict[str, str]) -> An
     return reader
 
 
+def revision_of(model: Any, source: str) -> str | None:
+    """The commit of the hub that a model was read at; None if it is of a folder, or of somewhere else than `source`."""
+    config = getattr(model, "config", None)
+    there = getattr(config, "_name_or_path", source) or source
+    return getattr(config, "_commit_hash", None) if there == source else None
+
+
 def _facts(name: str, revision: str | None, model: Any) -> dict[str, Any]:
     config = getattr(model, "config", None)
     parameter = next(model.parameters())
     return {
-        "id": name, "revision": revision or getattr(config, "_commit_hash", None), "class": type(model).__name__,
+        "id": name, "revision": revision, "class": type(model).__name__,
         "auto_class": auto_class(model), "model_type": getattr(config, "model_type", ""),
         "dtype": str(parameter.dtype).removeprefix("torch."), "device": str(home(model)), "hash": weights_hash(model),
         "config": settings_hash(model),

@@ -19,6 +19,7 @@ from headwise.analysis.errors import BadInput
 from headwise.analysis.evidence import Evidence
 from headwise.analysis.identity import weights_hash
 from headwise.analysis.sites import Site, find_sites
+from headwise.prune.begun import begun_at
 from headwise.prune.carving import carve, recover
 from headwise.prune.chance import by_chance
 from headwise.prune.checkpoint import read_back, save
@@ -99,8 +100,9 @@ def run(
     target = Path(output_dir) if output_dir is not None else run_folder(name, recipe_name(recipe))
     check_place(settled(target), name)
     with Stages(target, overwrite=overwrite, resume=resume) as stages, space_told(target), ExitStack() as held:
+        revision = begun_at(stages.work, name) or recipe.model.revision
         opened = open_checkpoint(
-            name, revision=recipe.model.revision, dtype=recipe.model.dtype, device=device,
+            name, revision=revision, dtype=recipe.model.dtype, device=device,
             trust_remote_code=trust_remote_code, model=model, tokenizer=tokenizer,
         )  # fmt: skip
         # Timing would refuse them at the end of a long look.

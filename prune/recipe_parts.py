@@ -70,6 +70,7 @@ class Texts(Part):
         default=None, description="a data set's configuration; the source may say it as `name:config`"
     )
     split: Name | None = Field(default=None, description="a data set's split")
+    revision: Name | None = Field(default=None, description="branch, tag or commit of a data set of the hub")
     samples: Count | None = Field(default=None, description="how many are drawn (seeded, by label); all if left out")
     text: Column | None = Field(default=None, description="the column of the text, by name or number")
     pair: Column | None = Field(default=None, description="the column of the second text, if the task has pairs")
@@ -100,8 +101,8 @@ class Texts(Part):
         from headwise.analysis.reading import read_source
 
         return read_source(
-            self.address, split=self.split, text=self.text, label=self.label, pair=self.pair, choices=self.choices,
-            header=self.header,
+            self.address, split=self.split, revision=self.revision, text=self.text, label=self.label, pair=self.pair,
+            choices=self.choices, header=self.header,
         )  # fmt: skip
 
 

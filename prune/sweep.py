@@ -13,6 +13,7 @@ import torch
 from headwise.analysis.errors import BadInput
 from headwise.analysis.evidence import Evidence
 from headwise.analysis.progress import track
+from headwise.prune.begun import begun_at
 from headwise.prune.checkpoint import load, read_back
 from headwise.prune.deciding import decide, plan_of, steadiness
 from headwise.prune.environment import unchanged
@@ -72,6 +73,7 @@ def sweep(
     with Stages(target, overwrite=overwrite, resume=resume) as stages, space_told(target):
         stages.text("recipe.yaml", recipe.resolved_yaml)
         first, *others = (_at(recipe, share) for share in shares)
+        first = _pinned(first, begun_at(stages.work, recipe.model.id))
         ready = prepare(
             first, device=device, trust_remote_code=trust_remote_code, also=others,
             look=lambda make: stages.saved("evidence", make, Evidence),
@@ -80,6 +82,7 @@ def sweep(
         unchanged(made, ready.made)
         swept = _Sweep(recipe, ready, stages, shares, made)
         plans = swept.plans()
+        first = _pinned(first, ready.opened.facts["revision"])
         errand = Errand(
             first.resolved_yaml(), stages.work / "evidence", device, trust_remote_code, torch.get_num_threads()
         )
@@ -129,6 +132,15 @@ def _at(recipe: Recipe, share: float) -> Recipe:
     at = recipe.model_copy(update=change)
     # What is wrong with a budget is not the fault of the recipe's own.
     at._places = recipe._places.instead(("remove",), f"budget {share:g}")
+    return at
+
+
+def _pinned(recipe: Recipe, commit: str | None) -> Recipe:
+    """The recipe with its checkpoint at a commit of the hub, which a branch may leave while the sweep lasts."""
+    if commit is None:
+        return recipe
+    at = recipe.model_copy(update={"model": recipe.model.model_copy(update={"revision": commit})})
+    at._places = recipe._places
     return at
 
 

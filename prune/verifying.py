@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from headwise.analysis.errors import BadInput
-from headwise.prune.environment import environment
+from headwise.prune.begun import begun_at, require_there
 from headwise.prune.pipeline import run
 from headwise.prune.recipe import Recipe
 from headwise.prune.recipe_parts import Speed
@@ -20,6 +20,11 @@ from headwise.prune.sweep import sweep
 
 #: Files that tell times, or when and where; all others a repetition must give again, byte for byte.
 _OF_THE_DAY = {"environment.json", "speed.json", "latency.json", "report.json", "sweep-report.json"}
+#: Where a run's environment names what it was made of, by a hash.
+_CONTENT = {
+    "model": ("model", "hash"), "configuration": ("model", "config"),
+    "calibration texts": ("texts", "calibration", "hash"), "evaluation texts": ("texts", "evaluation", "hash"),
+}  # fmt: skip
 #: Times are no part of what is repeated, so as few as possible are taken.
 _QUICK = Speed(batches=(1,), lengths=(8,), rounds=3, seconds=1)
 
@@ -35,8 +40,8 @@ def verify(folder: str | Path, *, device: str | None = None, trust_remote_code: 
     Returns:
         Plain data: `same` (plans and weights), `files` (name to whether it came out the same),
         `weights` (hash of the run's and of the repetition's; of all budgets of a sweep that were cut, None if none
-        was), `differs` (versions and machine that are not what they were, the first thing to look at where something
-        came out otherwise); of a sweep `budgets`, how many were `planned` and `cut`.
+        was), `differs` (model, texts, versions and machine that are not what they were, the first thing to look at where
+        something came out otherwise); of a sweep `budgets`, how many were `planned` and `cut`.
 
     Raises:
         BadInput: no finished run, or its model or texts cannot be had any more.
@@ -62,11 +67,12 @@ def verify(folder: str | Path, *, device: str | None = None, trust_remote_code: 
         names += _repeated(source, again) if budgets else []
         files = {name: _digest(source / name) == _digest(again / name) for name in names}
         weights = {name: _weights([at / part for part in parts]) for name, at in (("run", source), ("again", again))}
+        differs = _differences(made, read_json(again / "environment.json"))
     plans = all(same for name, same in files.items() if name.endswith("plan.json"))
     told = {"budgets": {"planned": len(budgets), "cut": len(cut)}} if budgets else {}
     return {
         "run": str(folder), "same": plans and weights["run"] == weights["again"], "files": files,
-        "weights": weights, "differs": _differences(made), **told,
+        "weights": weights, "differs": differs, **told,
     }  # fmt: skip
 
 
@@ -112,11 +118,15 @@ def _asked(source: Path) -> tuple[Recipe, dict[str, Any]]:
     recipe = Recipe.load(source / "recipe.yaml")
     made = read_json(source / "environment.json")
     check_shape(source / "environment.json", made, "environment.json")
-    if recipe.model.id is None and not (made.get("model") or {}).get("id"):
+    began = made.get("model") or {}
+    if recipe.model.id is None and not began.get("id"):
         raise BadInput(f"{source}: neither recipe.yaml nor environment.json names the model that was pruned")
     change: dict[str, Any] = {"speed": _QUICK}
-    if recipe.model.id is None:
-        change["model"] = recipe.model.model_copy(update={"id": made["model"]["id"]})
+    if recipe.model.id in (None, began.get("id")):
+        require_there(source, began)
+        # A branch may have moved since.
+        where = {"id": began["id"], "revision": begun_at(source, began["id"]) or recipe.model.revision}
+        change["model"] = recipe.model.model_copy(update=where)
     return recipe.model_copy(update=change), made
 
 
@@ -155,10 +165,19 @@ def _digest(path: Path) -> str | None:
     return hashlib.sha256(path.read_bytes()).hexdigest() if path.is_file() else None
 
 
-def _differences(made: Mapping[str, Any]) -> dict[str, Any]:
-    """What of versions and machine is not as it was."""
-    now = environment(seed=0, model={}, texts={})
+def _at(told: Any, path: Sequence[str]) -> Any:
+    for key in path:
+        told = told.get(key) if isinstance(told, Mapping) else None
+    return told
+
+
+def _differences(made: Mapping[str, Any], now: Mapping[str, Any]) -> dict[str, Any]:
+    """What of model, texts, versions and machine is not as it was."""
     found: dict[str, Any] = {}
+    for name, path in _CONTENT.items():
+        then, new = (_at(told, path) for told in (made, now))
+        if then not in (None, new):
+            found[name] = {"run": then, "now": new}
     for part in ("versions", "machine"):
         for name, value in now[part].items():
             then = made.get(part, {}).get(name)

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from headwise.prune.cli.options import AsJson, Device, DtypeOption, Quiet, Seed, Trust
+from headwise.prune.cli.options import AsJson, Device, DtypeOption, Quiet, Revision, Seed, Trust
 from headwise.prune.cli.terminal import complain, put_json, speaking, stdout, table
 
 Candidate = Annotated[
@@ -49,6 +49,7 @@ def evaluate(
     label_column: LabelColumn = None,
     pair_column: PairColumn = None,
     task: Task = None,
+    revision: Revision = None,
     dtype: DtypeOption = None,
     device: Device = None,
     seed: Seed = None,
@@ -61,6 +62,7 @@ def evaluate(
     source = {name: _column(value) for name, value in columns.items() if value is not None}
     given: dict[str, Any] = {
         "task.kind": task,
+        "model.revision": revision,
         "model.dtype": dtype and dtype.value,
         "seed": seed,
     }

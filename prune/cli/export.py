@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from headwise.prune.cli.options import AsJson, Overwrite, Quiet, Trust
+from headwise.prune.cli.options import AsJson, Overwrite, Quiet, Revision, Trust
 from headwise.prune.cli.terminal import put, put_json, speaking
 
 
@@ -32,6 +32,7 @@ def export(
     folder: Folder,
     out: Out,
     to: To = Form.onnx,
+    revision: Revision = None,
     overwrite: Overwrite = False,
     trust_remote_code: Trust = False,
     as_json: AsJson = False,
@@ -42,7 +43,9 @@ def export(
         from headwise.prune.judgement import pair_of
         from headwise.prune.opening import open_checkpoint
 
-        opened = open_checkpoint(pair_of(folder).model, device="cpu", trust_remote_code=trust_remote_code)
+        opened = open_checkpoint(
+            pair_of(folder).model, revision=revision, device="cpu", trust_remote_code=trust_remote_code
+        )
         difference = None
         if to is Form.native:
             from headwise.prune.checkpoint import save

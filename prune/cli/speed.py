@@ -10,7 +10,7 @@ import typer
 
 from headwise.analysis.errors import BadInput
 from headwise.prune.cli.evaluate import Against, Candidate, RecipeOption, Settings, said
-from headwise.prune.cli.options import AsJson, Device, DtypeOption, Quiet, Seed, Trust
+from headwise.prune.cli.options import AsJson, Device, DtypeOption, Quiet, Revision, Seed, Trust
 from headwise.prune.cli.terminal import complain, put, put_json, speaking, stdout, table
 
 
@@ -49,6 +49,7 @@ def speed(
     kernel: Kernel = None,
     compile_mode: Compile = None,
     new_tokens: NewTokens = 16,
+    revision: Revision = None,
     dtype: DtypeOption = None,
     device: Device = None,
     seed: Seed = None,
@@ -63,6 +64,7 @@ def speed(
     given: dict[str, Any] = {
         "speed.batches": _numbers("--batches", batches), "speed.lengths": _numbers("--lengths", lengths),
         "speed.rounds": rounds, "speed.seconds": seconds, "model.dtype": dtype and dtype.value, "seed": seed,
+        "model.revision": revision,
     }  # fmt: skip
     with speaking(quiet):
         from headwise.prune import judgement

@@ -46,7 +46,7 @@ class Agreement(BaseModel):
         seed: int = 0,
     ) -> FittedAgreement:
         """The task with what the dense model says of the calibration texts."""
-        pooling = own_pooling(getattr(model, "name_or_path", "") or "")
+        pooling = own_pooling(model)
         found = batches(calibration, tokenizer, model=model, batch_size=batch_size, max_length=max_length)
         told: dict[str, Tensor] = {}
         with judging(model):

@@ -55,7 +55,7 @@ class EmbeddingProbe(BaseModel):
                 f"{calibration.source}: a probe needs a label on every text and at least two classes, got "
                 f"{calibration.labels or 'no labels'}; name the label column, or use task: {{kind: agreement}}"
             )
-        pooling = own_pooling(getattr(model, "name_or_path", "") or "")
+        pooling = own_pooling(model)
         found = batches(calibration, tokenizer, model=model, batch_size=batch_size, max_length=max_length)
         vectors = embed_all(model, found, pooling)
         seen = ~np.isnan(vectors).any(axis=1)

@@ -47,7 +47,7 @@ class EmbeddingRetrieval(BaseModel):
         Raises:
             BadInput: fewer than two texts can be halved or have a pair.
         """
-        pooling = own_pooling(getattr(model, "name_or_path", "") or "")
+        pooling = own_pooling(model)
         _, passages = _sides(calibration)
         kept = replace(passages, texts=list(passages.texts)).sample(_OTHERS, seed, stratified=False)
         found = batches(kept, tokenizer, model=model, batch_size=batch_size, max_length=max_length)

@@ -45,9 +45,7 @@ class EmbeddingSimilarity(BaseModel):
         _check(calibration)
         labels = numbers_of(calibration)
         span = (float(labels.min()), float(labels.max()))
-        return FittedSimilarity(
-            self.metric, own_pooling(getattr(model, "name_or_path", "") or ""), tokenizer, span, batch_size, max_length
-        )
+        return FittedSimilarity(self.metric, own_pooling(model), tokenizer, span, batch_size, max_length)
 
 
 @dataclass(frozen=True, eq=False)

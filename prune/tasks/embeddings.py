@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,9 +15,12 @@ from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
 from headwise.analysis.batching import Batch, Batches
-from headwise.analysis.errors import BadInput
+from headwise.analysis.errors import BadInput, first_line
+from headwise.analysis.fetching import not_fetched
 from headwise.analysis.progress import track
 from headwise.prune.tasks.outcome import judging
+
+log = logging.getLogger("headwise")
 
 #: The names that sentence-transformers gave the ways of pooling until it called them by one key.
 _LEGACY = {
@@ -80,19 +84,21 @@ _POOLED: Mapping[str, Callable[[Tensor, Tensor], Tensor]] = {
 }
 
 
-def own_pooling(name: str) -> Pooling:
+def own_pooling(model: Any) -> Pooling:
     """The pooling that a sentence-transformers checkpoint states, else the normalised mean.
 
     Args:
-        name: folder or hub id; of a hub id only what is in the local cache or can be fetched is read.
+        model: as it was opened, from a folder or, at a commit, from the hub.
 
     Raises:
-        BadInput: the checkpoint states a way of pooling, or a further layer, that is not known here.
+        BadInput: the checkpoint states a way of pooling, or a further layer, that is not known here, or cannot be asked.
 
-    >>> own_pooling("/no-such-folder").modes
+    >>> own_pooling(torch.nn.Linear(1, 1)).modes
     ('mean',)
     """
-    modules = _read(name, "modules.json")
+    name = str(getattr(model, "name_or_path", "") or "")
+    commit = getattr(getattr(model, "config", None), "_commit_hash", None)
+    modules = _read(name, "modules.json", commit)
     if modules is None:
         return Pooling()
     kinds = [str(module.get("type", "")).rsplit(".", 1)[-1] for module in modules]
@@ -105,7 +111,7 @@ def own_pooling(name: str) -> Pooling:
     modes: tuple[str, ...] = ("mean",)
     if "Pooling" in kinds:
         path = modules[kinds.index("Pooling")].get("path", "1_Pooling")
-        modes = _modes(_read(name, f"{path}/config.json") or {}, name)
+        modes = _modes(_read(name, f"{path}/config.json", commit) or {}, name)
     return Pooling(modes, "Normalize" in kinds)
 
 
@@ -119,25 +125,34 @@ def _modes(config: Mapping[str, Any], name: str) -> tuple[str, ...]:
     return modes
 
 
-def _read(name: str, file: str) -> Any:
+def _read(name: str, file: str, commit: str | None) -> Any:
     """A JSON file of the checkpoint, None where it has none."""
     path: str | None = str(Path(name) / file)
     if not Path(name).is_dir() and not Path(name).is_absolute() and name:
-        from transformers.utils.hub import cached_file
-
-        path = cached_file(
-            name,
-            file,
-            _raise_exceptions_for_gated_repo=False,
-            _raise_exceptions_for_missing_entries=False,
-            _raise_exceptions_for_connection_errors=False,
-        )
+        path = _fetched(name, file, commit)
     if path is None or not Path(path).is_file():
         return None
     try:
         return json.loads(Path(path).read_text("utf-8"))
     except ValueError as error:
         raise BadInput(f"{path}: not JSON: {error}") from error
+
+
+def _fetched(name: str, file: str, commit: str | None) -> str | None:
+    """Where a file of a repository lies, None if it has none. Another pooling in its stead would give other numbers."""
+    from huggingface_hub import constants, hf_hub_download
+    from huggingface_hub.errors import EntryNotFoundError, LocalEntryNotFoundError
+
+    try:
+        return hf_hub_download(name, file, revision=commit)
+    except Exception as error:
+        if isinstance(error, EntryNotFoundError) and not isinstance(error, LocalEntryNotFoundError):
+            return None
+        if constants.HF_HUB_OFFLINE:
+            log.warning("%s: offline nobody can tell whether it has a %s; taken as if it had none", name, file)
+            return None
+        reason = not_fetched(error) or first_line(error)
+        raise BadInput(f"{name}: {file}, which says how it makes embeddings: {reason}") from error
 
 
 def embed(model: nn.Module, batch: Batch, pooling: Pooling) -> Float[Tensor, "batch pooled"]:

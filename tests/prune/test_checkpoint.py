@@ -310,29 +310,8 @@ def test_it_opens_where_headwise_is_not_installed(tmp_path):
     np.testing.assert_allclose(found, here.encode(["A dog runs.", "Rain falls."]), atol=1e-5)
 
 
-def test_an_upload_holds_everything_that_opening_needs(tmp_path, monkeypatch):
-    import shutil
-
-    import huggingface_hub
-
-    from headwise.prune.hub import push_to_hub
-
-    def created(self, repo_id, **how):
-        (tmp_path / repo_id).mkdir(parents=True)
-
-    def uploaded(self, *, repo_id, folder_path, **how):
-        shutil.copytree(folder_path, tmp_path / repo_id, dirs_exist_ok=True)
-
-    monkeypatch.setattr(huggingface_hub.HfApi, "create_repo", created)
-    monkeypatch.setattr(huggingface_hub.HfApi, "upload_folder", uploaded)
+def test_what_transformers_itself_saves_of_a_cut_model_opens_too(tmp_path):
     model = cut_model()
-    push_to_hub(model, "me/cut")
-    repository = tmp_path / "me/cut"
-    assert {"config.json", "model.safetensors", "modeling_headwise.py", "headwise.json", "README.md"} <= {
-        place.name for place in repository.iterdir()
-    }
-    assert torch.equal(outputs(load(repository)), outputs(model))
-    # What transformers itself uploads opens with headwise, too.
     model.save_pretrained(tmp_path / "plain")
     assert torch.equal(outputs(load(tmp_path / "plain")), outputs(model))
 

@@ -1,6 +1,7 @@
 """Embeddings: pooling as sentence-transformers do, probes and ranks as scikit-learn."""
 
 import json
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -40,21 +41,25 @@ def write_modules(folder, *kinds, pooling=None):
     (folder / "1_Pooling" / "config.json").write_text(json.dumps(pooling or {}))
 
 
+def at(folder):
+    return SimpleNamespace(name_or_path=str(folder))
+
+
 def test_the_checkpoints_own_pooling_is_read(tmp_path):
-    assert own_pooling(str(tmp_path)) == Pooling()
+    assert own_pooling(at(tmp_path)) == Pooling()
     write_modules(tmp_path, "Transformer", "Pooling", pooling={"pooling_mode_cls_token": True})
-    assert own_pooling(str(tmp_path)) == Pooling(("cls",), normalise=False)
+    assert own_pooling(at(tmp_path)) == Pooling(("cls",), normalise=False)
     write_modules(tmp_path, "Transformer", "Pooling", "Normalize", pooling={"pooling_mode": "lasttoken"})
-    assert own_pooling(str(tmp_path)) == Pooling(("lasttoken",), normalise=True)
+    assert own_pooling(at(tmp_path)) == Pooling(("lasttoken",), normalise=True)
     write_modules(tmp_path, "Transformer", "Pooling", "Dense")
     with pytest.raises(BadInput, match="module Dense is not supported"):
-        own_pooling(str(tmp_path))
+        own_pooling(at(tmp_path))
     write_modules(tmp_path, "Transformer", "Pooling", pooling={"pooling_mode": "median"})
     with pytest.raises(BadInput, match="median"):
-        own_pooling(str(tmp_path))
+        own_pooling(at(tmp_path))
     (tmp_path / "modules.json").write_text("{")
     with pytest.raises(BadInput, match="not JSON"):
-        own_pooling(str(tmp_path))
+        own_pooling(at(tmp_path))
 
 
 def test_embeddings_of_the_demo_model_are_those_of_sentence_transformers():
@@ -64,7 +69,7 @@ def test_embeddings_of_the_demo_model_are_those_of_sentence_transformers():
 
     words = ["A short one.", "A text that is quite a bit longer than the other one, for padding."]
     model, tok = AutoModel.from_pretrained(path).eval(), AutoTokenizer.from_pretrained(path)
-    found = embed_all(model, batches(Corpus([Text(w) for w in words]), tok, model=model), own_pooling(str(path)))
+    found = embed_all(model, batches(Corpus([Text(w) for w in words]), tok, model=model), own_pooling(model))
     np.testing.assert_allclose(found, library.SentenceTransformer(str(path), device="cpu").encode(words), atol=1e-5)
 
 
