@@ -78,7 +78,7 @@ def _fit(
     from headwise.prune.compensation.repair import relative_error, squared, unrepaired
 
     weight = output_weight(model, site).double().cpu().numpy()
-    gone = _columns(site, heads)
+    gone = columns_of(site, heads)
     new, moved = rule(weight, fit, gone, output_bias(model, site) is not None, site.head_dim)
     second, mean = held.matrix(centred=False), held.mean()
     size = squared(weight, second)
@@ -92,7 +92,7 @@ def _write(model: Any, site: Site, heads: list[int], new: np.ndarray, moved: np.
 
     from headwise.analysis.projections import output_bias, output_weight
 
-    kept = torch.from_numpy(np.setdiff1d(np.arange(new.shape[1]), _columns(site, heads)))
+    kept = torch.from_numpy(np.setdiff1d(np.arange(new.shape[1]), columns_of(site, heads)))
     weight, bias = output_weight(model, site), output_bias(model, site)
     with torch.no_grad():
         kept = kept.to(weight.device)
@@ -101,7 +101,11 @@ def _write(model: Any, site: Site, heads: list[int], new: np.ndarray, moved: np.
             bias += torch.from_numpy(moved).to(bias)
 
 
-def _columns(site: Site, heads: Sequence[int]) -> np.ndarray:
-    """Where the contexts of some heads are at the projection's input, by their place among the heads that exist."""
-    places = np.array([site.kept.index(head) for head in heads])
+def columns_of(site: Site, heads: Sequence[int]) -> np.ndarray:
+    """Where the contexts of some heads are at the projection's input, by their place among the heads that exist.
+
+    >>> columns_of(Site("0", "attn", "attn.o", 3, 3, 2, kept=(0, 2)), [2])
+    array([2, 3])
+    """
+    places = np.array([site.kept.index(head) for head in heads], dtype=int)
     return (places[:, None] * site.head_dim + np.arange(site.head_dim)).ravel()

@@ -22,6 +22,7 @@ from headwise.analysis.progress import track
 from headwise.analysis.projections import output_bias, output_weight
 from headwise.analysis.sites import Site
 from headwise.analysis.still import still
+from headwise.prune.compensation.apply import columns_of
 from headwise.prune.importance.calibration import Calibration
 from headwise.prune.importance.gradients import by_token, collect, valid_rows
 from headwise.prune.importance.outputs import Outputs
@@ -168,8 +169,7 @@ def _shapes(
     for block, heads in lost.items():
         site = block.sites[0]
         moments = reduce(add, [found.fit[call.name] + found.held[call.name] for call in block.sites])
-        stays = [place for place, head in enumerate(site.kept) if head not in heads]
-        kept = (np.array(stays, dtype=int)[:, None] * site.head_dim + np.arange(site.head_dim)).ravel()
+        kept = columns_of(site, [head for head in site.kept if head not in heads])
         with_bias = biased and output_bias(calibration.model, site) is not None
         second = moments.matrix(centred=with_bias)[np.ix_(kept, kept)]
         root = cholesky(ridged(second, ridge), lower=True) if len(kept) else np.zeros((0, 0))
