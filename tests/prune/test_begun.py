@@ -1,0 +1,63 @@
+"""Runs whose folder, model or texts were moved: found, or told what to do; never mixed up with others."""
+
+import shutil
+
+import pytest
+
+from headwise.analysis.errors import BadInput
+from headwise.prune import Recipe, judgement, run
+from headwise.prune.cli import main
+from headwise.prune.judgement import pair_of
+from headwise.prune.verifying import verify
+from tests.prune.test_changed import other_weights
+from tests.prune.tiny_run import checkpoint, settings, table
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory):
+    """Where a run of a model with a relative path was started."""
+    folder = tmp_path_factory.mktemp("begun")
+    checkpoint(folder / "owner" / "model")
+    table(folder / "texts.jsonl")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        run(
+            Recipe.load("gradient", ["model.id=owner/model", *settings(None, folder / "texts.jsonl")]), output_dir="run"
+        )
+    return folder
+
+
+def test_a_run_seen_from_elsewhere_does_not_take_a_model_of_the_hub_for_its_own(made, tmp_path, monkeypatch, capsys):
+    moved = tmp_path / "other name"
+    shutil.copytree(made / "run", moved)
+    monkeypatch.chdir(tmp_path)
+    told = r"its model was the folder owner/model, which is not here; go to where the run was started, or put it"
+    with pytest.raises(BadInput, match=told):
+        verify(moved)
+    with pytest.raises(BadInput, match=f"{told}.*--against FOLDER"):
+        judgement.evaluate(pair_of(str(moved)))
+    assert main(["report", str(moved)]) == 0
+    found = judgement.evaluate(pair_of(str(moved), against=str(made / "owner" / "model")))
+    assert found["against"]["id"] == str(made / "owner" / "model")
+    # With a link at that name all is as it was.
+    (tmp_path / "owner").mkdir()
+    (tmp_path / "owner" / "model").symlink_to(made / "owner" / "model")
+    assert judgement.evaluate(pair_of(str(moved)))["accuracy"] == found["accuracy"]
+
+
+def test_a_model_and_texts_that_changed_since_are_told(made, tmp_path, monkeypatch, capsys):
+    shutil.copytree(made / "run", tmp_path / "run")
+    shutil.copytree(made / "owner", tmp_path / "owner")
+    other_weights(tmp_path / "owner" / "model")
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(
+        BadInput, match=r"owner/model is not the model that the run began with any more.*--against MODEL"
+    ):
+        judgement.evaluate(pair_of("run"))
+    assert judgement.evaluate(pair_of("run", against="owner/model"))["against"]["id"] == "owner/model"
+    recipe = tmp_path / "run" / "recipe.yaml"
+    recipe.write_text(recipe.read_text().replace(str(made / "texts.jsonl"), str(table(tmp_path / "texts.jsonl", 60))))
+    assert main(["report", "--verify", "run"]) == 1
+    error = capsys.readouterr().err
+    assert "changed since: model: " in error
+    assert "calibration texts: " in error
