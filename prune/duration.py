@@ -37,21 +37,23 @@ class Duration:
     needs: Needs
 
     def parts(self) -> dict[str, Passes]:
-        """Passes over the calibration texts of `scores`, `search` and `repair`, and of `chance`, the repairs beside it."""
+        """Passes over the calibration texts by what they are for, at most; `chance` are the repairs of heads drawn at random."""
         recipe, passes = self.needs.recipe, self.needs.passes()
         parts = {"scores": passes.ask(recipe.score)}
         parts["search"] = passes.ask(recipe.compensate, self._tried())
         parts["search"].forward += SELECTION * self._tried()
         parts["repair"] = passes.ask(recipe.compensate)
+        parts["recovery"] = passes.ask(recipe.recover)
         parts["chance"] = passes.ask(recipe.compensate, DRAWS + 1)
         return parts
 
     def passes(self) -> float:
         """All of them, but for those of chance; a pass forward and back counts three."""
-        parts = self.parts()
-        return (
-            1 + sum(parts[name].counted for name in ("scores", "search", "repair")) + 2
-        )  # evidence; two models judged
+        return 1 + self._judged() + sum(part.counted for name, part in self.parts().items() if name != "chance")
+
+    def _judged(self) -> int:
+        """Models that are judged in the end: dense, cut, and trained."""
+        return 2 if self.needs.recipe.recover.kind == "none" else 3
 
     def _tried(self) -> int:
         """Removals that are repaired and judged before the plan is made, at most."""
@@ -87,8 +89,10 @@ class Duration:
             "decision": (_DECIDED if recipe.score.kind == "reconstruction" else 0) * blocks
             * (7 if needs.grouped() else 1),
             "search": passed["search"] + self._tried() * repaired,
+            # Where all weights learn, their gradients cost as much again.
+            "recovery": passed["recovery"] + scored * calibrating * needs.learns() * parts["recovery"].back,
             "repair": passed["repair"] + passed["chance"] + (DRAWS + 2) * repaired,
-            "judging": _ONE_BY_ONE * scored * judging * (2 + (DRAWS + 2) * share),
+            "judging": _ONE_BY_ONE * scored * judging * (self._judged() + (DRAWS + 2) * share),
             "proof": 7 * 2 * token * rate[own] / rate[torch.float32] * min(16, texts.calibration) * texts.mean,
             "drift": 2 * _LOOKING * token * min(1.0, DRIFT_TEXTS / max(texts.evaluation, 1)) * judging,
             "speed": self._timing(scored),

@@ -121,6 +121,10 @@ class Needs:
         number = 8 + (GROUPS * 4 if self.grouped() else 0)
         return number * sum(out**2 for out, _ in self.shapes())
 
+    def learns(self) -> bool:
+        """Whether all weights are trained after the cut."""
+        return self.recipe.recover.kind != "none" and self.recipe.recover.lora is None
+
     def grouped(self) -> bool:
         """Whether moments are kept by group of texts, too."""
         return self.recipe.score.kind == "reconstruction" and Grouped.fits(self.shapes())
@@ -144,6 +148,8 @@ class Needs:
             "one_block_of_the_decision": 10 * 8 * max((c**2 for _, c in self.shapes()), default=0)
             + min(HELD, (7 if self.grouped() else 1) * 2 * 8 * sum(c**2 for _, c in self.shapes())),
             "corrections": self._corrections(),
+            # Gradients, two moments of them, and the best weights so far.
+            "training": 4 * self.weights() if self.learns() else 0,
             "proof": self._proof(),
         }  # fmt: skip
 
@@ -156,7 +162,8 @@ class Needs:
         carved = self._contexts() + part["weights_of_the_cut_model"]
         # In the end the cut model is read back from the disk.
         proving = carved + max(part["proof"], part["weights"], part["maps_of_one_batch"])
-        return held + max(part["maps_of_one_batch"], collecting, repairing, proving)
+        training = carved + part["training"] + part["one_backward_pass"]
+        return held + max(part["maps_of_one_batch"], collecting, repairing, proving, training)
 
     def _batch(self) -> int:
         return min(self.recipe.data.batch_size, max(self.texts.calibration, 1))
@@ -171,7 +178,8 @@ class Needs:
 
     def _backward(self) -> bool:
         passes = self.passes()
-        return passes.ask(self.recipe.score).back + passes.ask(self.recipe.compensate).back > 0
+        recipe = self.recipe
+        return any(passes.ask(method).back for method in (recipe.score, recipe.compensate, recipe.recover))
 
     def passes(self) -> Passes:
         """Those over the calibration texts, of which none is made yet."""
@@ -254,7 +262,7 @@ def require_memory(needs: Needs | None) -> None:
         return
     told = ", ".join(
         f"{size(part[name])} for {name.replace('_', ' ')}"
-        for name in ("moments", "weights_of_the_cut_model", "one_backward_pass", "proof") if part[name]
+        for name in ("moments", "weights_of_the_cut_model", "one_backward_pass", "training", "proof") if part[name]
     )  # fmt: skip
     needed = (
         f"about {size(expected)} are needed at one time beside the weights ({told}), and {size(free)} are free. Moments "

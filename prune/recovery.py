@@ -8,6 +8,8 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from headwise.prune.importance.passes import Passes
+
 
 class NoRecovery(BaseModel):
     """Nothing is trained after the cut.
@@ -19,6 +21,9 @@ class NoRecovery(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
     kind: Literal["none"] = "none"
+
+    def foretell(self, passes: Passes) -> None:
+        """Count the passes of `train`: none."""
 
     def train(self, dense: Any, smaller: Any, task: Any, texts: Any, *, seed: int) -> dict[str, Any]:
         """Change nothing."""
@@ -47,6 +52,19 @@ class _Training(BaseModel):
         default=None, ge=1, le=4_096, strict=True,
         description="rank of updates (LoRA) that are trained instead of all weights and merged in; needs `peft`",
     )  # fmt: skip
+
+    def foretell(self, passes: Passes) -> None:
+        """Count the passes of `train`, if it goes on to the end: by what is not held out, and by what is, before and after.
+
+        >>> passes = Passes({}, texts=64, batches=8, scored=True)
+        >>> FineTune(epochs=3).foretell(passes)
+        >>> passes.back, passes.forward
+        (2.625, 0.5)
+        """
+        from headwise.prune.importance.gradients import HELD_OUT
+
+        passes.back += self.epochs * (1 - 1 / HELD_OUT)
+        passes.forward += (self.epochs + 1) / HELD_OUT
 
     def train(self, dense: Any, smaller: Any, task: Any, texts: Any, *, seed: int) -> dict[str, Any]:
         """Train the cut model in place and say what it brought; the epoch with the lowest held-out loss stays.
@@ -106,6 +124,13 @@ class Distil(_Training):
 
     kind: Literal["distil"] = "distil"
     hidden: float = Field(default=1.0, ge=0, le=1_000, description="what the hidden states count beside predictions")
+
+    def foretell(self, passes: Passes) -> None:
+        """Count the passes of `train`: the dense model is asked each time, too."""
+        own = passes.anew()
+        super().foretell(own)
+        passes.add(own)
+        passes.forward += own.forward + own.back
 
     def _loss(self, dense: Any, task: Any) -> Any:
         from headwise.prune.training import Towards

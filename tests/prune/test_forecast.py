@@ -245,6 +245,18 @@ def test_what_cannot_fit_is_refused_before_anything_is_measured_and_what_may_not
     assert not caplog.text
 
 
+def test_a_training_takes_memory_and_time(checkpoint, capsys):
+    """Of all weights: gradients, two moments and the best so far; of low-rank updates next to nothing."""
+    plain, whole, low = (
+        dry(checkpoint, capsys, f"recover={{{how}}}")
+        for how in ("kind: none", "kind: finetune", "kind: distil, lora: 4")
+    )
+    assert [found["bytes"]["training"] for found in (plain, low)] == [0, 0]
+    assert whole["bytes"]["training"] == 4 * whole["bytes"]["weights"]
+    assert whole["time"]["passes"] == pytest.approx(plain["time"]["passes"] + 3 * 3 * 7 / 8 + 4 / 8 + 1, abs=0.11)
+    assert low["time"]["passes"] == pytest.approx(whole["time"]["passes"] + 3 * 7 / 8 + 4 / 8, abs=0.11)
+
+
 def test_free_memory_is_what_the_system_says():
     free = free_memory()
     assert free is None or 0 < free < 2**50

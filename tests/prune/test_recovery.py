@@ -19,6 +19,7 @@ from headwise.analysis.texts import Text
 from headwise.prune import pipeline
 from headwise.prune.checkpoint import load, save
 from headwise.prune.held_out import parted
+from headwise.prune.importance.passes import Passes
 from headwise.prune.recipe import Recipe
 from headwise.prune.recovery import RECOVERIES, Distil, FineTune, NoRecovery
 from headwise.prune.surgery import cut
@@ -82,6 +83,26 @@ def test_training_a_cut_model_lowers_the_held_out_loss_and_leaves_the_dense_one(
     with torch.no_grad():
         again = float(torch.cat([loss(smaller, batch) for batch in parted(batched())[1]]).mean())
     assert again == pytest.approx(report["loss"]["after"], rel=1e-5), "the weights of the best epoch are there"
+
+
+@pytest.mark.parametrize("method", [FineTune(epochs=2), Distil(epochs=3, patience=3), NoRecovery()], ids=str)
+def test_the_passes_of_a_training_are_foretold(method):
+    """Of 160 texts about one in eight is held out."""
+    dense, seen = classifier(), []
+    smaller = cut(copy.deepcopy(dense), REMOVE)
+    for model in (dense, smaller):
+        model.register_forward_pre_hook(
+            lambda model, _, inputs: seen.append(
+                (len(inputs["input_ids"]) / 160, model.training, torch.is_grad_enabled())
+            ),
+            with_kwargs=True,
+        )
+    method.train(dense, smaller, Labels(), batched(), seed=0)
+    passes = Passes(find_sites(dense), texts=160, batches=20, scored=True)
+    method.foretell(passes)
+    back = sum(part for part, _, learning in seen if learning)
+    assert back == pytest.approx(passes.back, abs=0.15 * method.epochs if passes.back else 0)
+    assert sum(part for part, *_ in seen) - back == pytest.approx(passes.forward, rel=0.2)
 
 
 def test_the_same_seed_trains_the_same():
