@@ -159,7 +159,10 @@ def run_recipe(
             stdout().print(summary_table(done.folder))
             put(f"run: {done.folder}")
             put(f"report: {done.folder / 'report.html'}")
-            for line in summary(done.folder)["speed"].get("notes", ()):
+            found = summary(done.folder)
+            if "meaning" in found["accuracy"]:
+                note(f"{found['accuracy']['metric']}: {found['accuracy']['meaning']}")
+            for line in found["speed"].get("notes", ()):
                 note(f"speed: {line}")
         broken = broken_limits(done.folder)
     if broken:

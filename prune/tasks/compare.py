@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import Any
 
 import numpy as np
@@ -24,7 +25,8 @@ def compare(dense: Outcome, cut: Outcome, *, seed: int = 0, resamples: int = 200
     """What the cut cost: plain data, as `accuracy.json` keeps it.
 
     `drop` is positive where the cut model is worse, whatever the metric; `upper` is the drop that the data
-    cannot exclude (one-sided, 95 %); `meaning` says what a metric without labels is. Examples are resampled in
+    cannot exclude (one-sided, 95 %); `meaning` says what a metric without labels is, and
+    where the dense model does no better than one answer for all. Examples are resampled in
     pairs. Right/wrong outcomes are tested by McNemar's exact test, others by swapping the models' scores within examples.
 
     Args:
@@ -65,8 +67,11 @@ def compare(dense: Outcome, cut: Outcome, *, seed: int = 0, resamples: int = 200
         "flips": _flips(dense, before, after),
         "changed": _changed(dense, cut, before, after),
     }
-    if dense.metric in _MEANINGS:
-        found["meaning"] = _MEANINGS[dense.metric] + _one_answer(dense)
+    meaning = _MEANINGS.get(dense.metric, "") + _one_answer(dense) or _no_better_than_one_answer(
+        dense, found["dense"]["low"]
+    )
+    if meaning:
+        found["meaning"] = meaning
     if dense.labels is not None:
         found["per_class"] = _per_class(dense, before, after)
     if dense.beside:
@@ -85,6 +90,25 @@ def _one_answer(dense: Outcome) -> str:
         return ""
     said = {str(prediction) for prediction in dense.predictions}
     return "; the dense one says the same of all, so that tells little" if len(said) == 1 else ""
+
+
+def _no_better_than_one_answer(dense: Outcome, low: float | None) -> str:
+    """That accuracy shows no drop where the dense model knows nothing to lose: labels in another order, no training.
+
+    Args:
+        dense: its outcome.
+        low: what its accuracy is at least, by its interval.
+    """
+    if dense.metric != "accuracy" or not all(isinstance(label, str | int) for label in dense.labels or [None]):
+        return ""
+    label, times = Counter(dense.labels or ()).most_common(1)[0]
+    share = times / len(dense.texts)
+    if share == 1 or low is None or low > share:
+        return ""
+    return (
+        f"the share of right answers; {label!r} for all would give {share:.1%}, and the dense model is not surely better, so "
+        "that little is lost says little: check that the data's labels are the model's, or judge by another metric"
+    )
 
 
 def agreement(dense: Outcome, cut: Outcome) -> np.ndarray:
@@ -211,12 +235,13 @@ def _against_dense(dense: Outcome, cut: Outcome) -> dict[str, Any]:
     if dense.labels is not None or dense.metric == "agreement":
         found["agreement"] = _number(agreement(dense, cut).mean())
     if dense.probabilities is not None and cut.probabilities is not None:
-        from scipy.special import rel_entr
+        from scipy.special import kl_div
 
         tiny = np.finfo(np.float64).tiny
         first = np.asarray(dense.probabilities, np.float64)
         second = np.maximum(np.asarray(cut.probabilities, np.float64), tiny)
-        found["kl"] = _number(rel_entr(first, second).sum(-1).mean())
+        # With what rounding took from the sums of both: of equal sums the same, and never below zero.
+        found["kl"] = _number(kl_div(first, second).sum(-1).mean())
     return found
 
 

@@ -45,8 +45,9 @@ def label_numbers(
     by_name = {_plain(name): number for number, name in names.items()}
     if all(_GENERIC.fullmatch(_plain(name)) for name in names.values()):
         by_name.update({_plain(name): i for i, name in enumerate(label_names) if i in names})
+    of_the_model = dict(by_name)  # what is given may give one of its names another meaning
     for said, target in (given or {}).items():
-        number = target if isinstance(target, int) else by_name.get(_plain(target), -1)
+        number = target if isinstance(target, int) else of_the_model.get(_plain(target), -1)
         if number not in names:
             raise _unknown([target], labels, names)
         by_name[_plain(said)] = number

@@ -109,6 +109,10 @@ def test_labels_go_by_name_before_number():
     assert label_numbers(data, mnli, data) == {"entailment": 2, "neutral": 1, "contradiction": 0}
     assert label_numbers(data, config("LABEL_0", "LABEL_1", "LABEL_2"), data)["entailment"] == 0
     assert label_numbers(["Not  Hate", "hate"], config("not-hate", "Hate")) == {"Not  Hate": 0, "hate": 1}
+    swapped = {"NEGATIVE": "POSITIVE", "POSITIVE": "NEGATIVE"}  # each is said of the model's names, not of one another
+    assert label_numbers(list(swapped), config(*swapped), given=swapped) == {"NEGATIVE": 1, "POSITIVE": 0}
+    turned = {"A": "B", "B": "C", "C": "A"}
+    assert label_numbers(list(turned), config(*turned), given=turned) == {"A": 1, "B": 2, "C": 0}
     assert label_numbers([1, 0], config("NEGATIVE", "POSITIVE")) == {1: 1, 0: 0}
     assert label_numbers(["LABEL_1"], config("LABEL_0", "LABEL_1")) == {"LABEL_1": 1}
     assert label_numbers(["pos", 3], config("good", "bad"), given={"pos": "Good", "3": 1}) == {"pos": 0, 3: 1}

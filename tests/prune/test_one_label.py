@@ -74,3 +74,67 @@ def test_a_dense_model_that_says_one_thing_leaves_nothing_to_agree_about(classes
     said = [np.array([number]) for number in classes]
     dense = Outcome("agreement", "agreement", 1.0, np.ones(3), True, texts, said, probabilities=np.ones((3, 2)) / 2)
     assert ("says the same of all" in compare(dense, dense)["meaning"]) is told
+
+
+@pytest.mark.parametrize(("labels", "right", "told"), [
+    (["a", "b"] * 20, [0.0] * 40, True),  # the other way round
+    (["a", "b"] * 20, [1.0, 0.0] * 20, True),  # one answer for all
+    (["a"] * 38 + ["b"] * 2, [1.0] * 39 + [0.0], True),  # as good as one answer, as far as these can tell
+    (["a", "b"] * 20, [1.0] * 36 + [0.0] * 4, False),
+    (["a"] * 40, [1.0] * 40, False),  # told before, of the texts
+    ([["a", "b"]] * 40, [0.0] * 40, False),  # tags of words
+])  # fmt: skip
+def test_a_dense_model_no_better_than_one_answer_for_all_leaves_nothing_to_lose(labels, right, told):
+    texts = [Text(str(i)) for i in range(40)]
+    dense = Outcome(
+        "text-classification", "accuracy", float(np.mean(right)), np.array(right), True, texts, labels, labels
+    )
+    found = compare(dense, dense, resamples=200)
+    assert ("not surely better" in found.get("meaning", "")) is told
+    if told and len(set(labels)) == 2:
+        share = "95.0%" if labels[1] == "a" else "50.0%"
+        assert f"'a' for all would give {share}" in found["meaning"]
+
+
+def test_distributions_that_differ_by_rounding_are_not_nearer_than_equal_ones():
+    generator = np.random.default_rng(0)
+    texts = [Text(str(i)) for i in range(20)]
+    first = generator.dirichlet(np.ones(3), 20)
+    dense, cut = (
+        Outcome(
+            "made",
+            "accuracy",
+            1.0,
+            np.ones(20),
+            True,
+            texts,
+            [0] * 20,
+            [0] * 20,
+            probabilities=given.astype(np.float32),
+        )
+        for given in (first, first * (1 + 1.2e-7))
+    )
+    assert 0 <= compare(dense, cut, resamples=20)["against_dense"]["kl"] < 1e-12
+    assert compare(dense, dense, resamples=20)["against_dense"]["kl"] == 0
+
+
+def test_a_run_says_so_where_it_prints_its_numbers(tmp_path, capsys):
+    model, texts = tiny_run.checkpoint(tmp_path / "model"), tiny_run.table(tmp_path / "texts.jsonl")
+    swapped = {"no": "yes", "yes": "no"}
+    words = ["prune", str(model), "-r", "random-baseline", "--output-dir", str(tmp_path / "run")]
+    for change in tiny_run.settings(None, texts):
+        words += ["--set", change]
+    accuracy = []
+    for more in (
+        [],
+        ["--set", f"task={json.dumps({'kind': 'text-classification', 'labels': swapped})}", "--overwrite"],
+    ):
+        assert main([*words, *more]) == 0
+        said = " ".join(capsys.readouterr().err.split())
+        found = json.loads((tmp_path / "run/accuracy.json").read_text())
+        accuracy.append(found["dense"]["value"])
+        assert (f"accuracy: {found.get('meaning')}" in said) is ("meaning" in found)
+        assert ("meaning" in found) is (
+            found["dense"]["low"] <= max(one["n"] for one in found["per_class"].values()) / found["n"]
+        )
+    assert sum(accuracy) == pytest.approx(1)  # so one of them at least is not above one half
