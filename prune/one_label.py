@@ -8,12 +8,6 @@ from headwise.analysis.texts import Corpus
 
 log = logging.getLogger("headwise")
 
-#: Tasks whose labels, or the tags in them, a model tells from one another.
-_BY_LABEL = (
-    "text-classification", "image-classification", "audio-classification", "multi-label", "embedding-probe",
-    "text-regression", "embedding-similarity",
-)  # fmt: skip
-_BY_TAG = ("token-classification",)
 _MEANS = {
     "calibration": "scores that look at labels see nothing to tell apart",
     "evaluation": "a model that knows no other answer looks as good, so what they judge says little",
@@ -32,8 +26,11 @@ def one_label(corpus: Corpus, part: str, kind: str) -> tuple[str, ...]:
     >>> one_label(Corpus([Text("a", label=1), Text("b", label=0)]), "evaluation", "text-classification")
     ()
     """
-    labels = {text.label for text in corpus.texts} if kind in (*_BY_LABEL, *_BY_TAG) else set()
-    if kind in _BY_TAG:
+    from headwise.prune.tasks import TASKS
+
+    told_apart = getattr(TASKS.get(kind), "tells_apart", "")
+    labels = {text.label for text in corpus.texts} if told_apart else set()
+    if told_apart == "tag":
         labels = {tag for label in labels for tag in str(label).split()}
     if len(labels) != 1 or len(corpus) < 2:
         return ()

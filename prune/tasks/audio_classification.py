@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 from torch import nn
@@ -18,6 +18,8 @@ class AudioClassification(BaseModel):
     """Any audio-classification checkpoint on labelled clips: keywords, emotions, speakers, languages."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
+    #: What it tells from one another: texts of which all are the same judge little (`one_label`).
+    tells_apart: ClassVar[str] = "label"
 
     kind: Literal["audio-classification"] = "audio-classification"
     metric: MetricName = Field(default="accuracy", description="what is reported")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 import numpy as np
 import torch
@@ -26,6 +26,8 @@ class EmbeddingProbe(BaseModel):
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
+    #: What it tells from one another: texts of which all are the same judge little (`one_label`).
+    tells_apart: ClassVar[str] = "label"
 
     kind: Literal["embedding-probe"] = "embedding-probe"
     metric: MetricName = Field(default="accuracy", description="what is reported")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 import torch
@@ -23,6 +23,8 @@ class EmbeddingSimilarity(BaseModel):
     """Correlation of the cosine of text and pair with the label."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
+    #: What it tells from one another: texts of which all are the same judge little (`one_label`).
+    tells_apart: ClassVar[str] = "label"
 
     kind: Literal["embedding-similarity"] = "embedding-similarity"
     metric: Correlation = Field(default="spearman", description="what is reported")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 from torch import nn
@@ -18,6 +18,8 @@ class ImageClassification(BaseModel):
     """Any image-classification checkpoint on labelled images: a folder a class, or a data set's column of images."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
+    #: What it tells from one another: texts of which all are the same judge little (`one_label`).
+    tells_apart: ClassVar[str] = "label"
 
     kind: Literal["image-classification"] = "image-classification"
     metric: MetricName = Field(default="accuracy", description="what is reported")

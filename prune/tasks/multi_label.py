@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 import torch
@@ -28,6 +28,8 @@ class MultiLabel(BaseModel):
     """F1 over the classes of all texts. A text's label is a list of classes (in one text: with blanks between)."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
+    #: What it tells from one another: texts of which all are the same judge little (`one_label`).
+    tells_apart: ClassVar[str] = "label"
 
     kind: Literal["multi-label"] = "multi-label"
     metric: Literal["micro-f1", "macro-f1"] = Field(default="micro-f1", description="what is reported")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal, Protocol, runtime_checkable
+from typing import Any, ClassVar, Literal, Protocol, runtime_checkable
 
 import numpy as np
 import torch
@@ -27,6 +27,8 @@ class TextClassification(BaseModel):
     """Any sequence-classification checkpoint on labelled texts or pairs."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
+    #: What it tells from one another: texts of which all are the same judge little (`one_label`).
+    tells_apart: ClassVar[str] = "label"
 
     kind: Literal["text-classification"] = "text-classification"
     metric: MetricName = Field(default="accuracy", description="what is reported")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 import torch
@@ -24,6 +24,8 @@ class TextRegression(BaseModel):
     """How well the head's number correlates with the label (similarity, rating, relevance)."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
+    #: What it tells from one another: texts of which all are the same judge little (`one_label`).
+    tells_apart: ClassVar[str] = "label"
 
     kind: Literal["text-regression"] = "text-regression"
     metric: Correlation = Field(default="spearman", description="what is reported")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 import torch
@@ -29,6 +29,8 @@ class TokenClassification(BaseModel):
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
+    #: What it tells from one another: texts of which all are the same judge little (`one_label`).
+    tells_apart: ClassVar[str] = "tag"
 
     kind: Literal["token-classification"] = "token-classification"
     metric: Literal["span-f1", "accuracy"] = Field(default="span-f1", description="what is reported")
