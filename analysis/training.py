@@ -41,6 +41,8 @@ class HeadsCallback(TrainerCallback):
     | `dormant` | heads whose contexts are under 5 % of the site's mean |
     | `roles` | heads that play a role |
 
+    What is not there is not logged: sites that have lost all their heads, the entropy of texts of one token.
+
     `heads/seconds` is what the look took. The training flags, gradients and the generators of random numbers
     are as before. At the end the curves are written to `heads.json` in the output folder.
 
@@ -111,13 +113,17 @@ class HeadsCallback(TrainerCallback):
         alike = arrays["similarity/pearson"].copy()
         np.fill_diagonal(alike, -np.inf)
         found: dict[str, float] = {}
-        for name in sites:
+        for name, site in sites.items():
+            if not site.kept:
+                continue  # nothing is left to speak of
             mine = owner == name
             inner = np.where(np.isnan(alike[np.ix_(mine, mine)]), -np.inf, alike[np.ix_(mine, mine)]).max(1)
             near = inner[np.isfinite(inner)]
+            entropy = arrays["statistics/normalised_entropy"][mine]
+            entropy = entropy[np.isfinite(entropy)]
             numbers = {
                 "redundancy": float(near.mean()) if len(near) else 0.0,
-                "entropy": float(np.nanmean(arrays["statistics/normalised_entropy"][mine])),
+                **({"entropy": float(entropy.mean())} if len(entropy) else {}),
                 "dormant": float(arrays["statistics/dormant"][mine].sum()),
                 "roles": float((arrays["roles/primary"][mine] >= 0).sum()),
             }

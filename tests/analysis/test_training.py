@@ -10,12 +10,15 @@ from torch.utils.data import Dataset
 from transformers import (
     BertConfig,
     BertForSequenceClassification,
+    LlamaConfig,
+    LlamaModel,
     Trainer,
     TrainerCallback,
     TrainingArguments,
 )  # fmt: skip
 
 from headwise.analysis.training import HeadsCallback
+from headwise.prune.surgery import cut
 from tests.word_tokenizers import of_words
 
 WORDS = ["[PAD]", *(f"w{i}" for i in range(30))]
@@ -102,3 +105,15 @@ def test_degenerate_heads_show(broken):
         assert before["heads/0/redundancy"] < 0.9
         assert after["heads/0/redundancy"] == pytest.approx(1, abs=1e-6)
     assert np.isfinite(list(after.values())).all()
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize(("texts", "told"), [(TEXTS[:4], {"redundancy", "entropy", "dormant", "roles"}),
+                                             (["w1", "w2"], {"redundancy", "dormant", "roles"})])  # fmt: skip
+def test_what_is_not_there_is_not_logged(texts, told):
+    sizes = {"vocab_size": 31, "hidden_size": 16, "num_hidden_layers": 2, "intermediate_size": 16}
+    model = cut(LlamaModel(LlamaConfig(**sizes, num_attention_heads=4)), {"1": [0, 1, 2, 3]})
+    found = HeadsCallback(texts).measured(model, tokenizer())
+    assert {name.rpartition("/")[2] for name in found if name.startswith("heads/0/")} == told
+    assert not [name for name in found if name.startswith("heads/1/")]
+    assert np.isfinite(list(found.values())).all()
