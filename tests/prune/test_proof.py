@@ -85,3 +85,14 @@ def test_a_half_precision_model_is_proven_in_float32_and_stays_half():
     require(proof)
     assert {p.dtype for model in (dense, smaller) for p in model.parameters()} == {torch.bfloat16}
     assert proof["end_to_end"]["floor"] is not None
+
+
+@pytest.mark.parametrize("name", ["llama", "gpt2", "bert"])
+def test_the_rounding_between_kernels_is_not_that_of_padding_before_a_text(name):
+    dense, inputs = build(FAMILIES[name]), inputs_of(FAMILIES[name])
+    inputs["attention_mask"] = inputs["attention_mask"].flip(1)
+    smaller = cut(copy.deepcopy(dense), {"0": [0, 1]})
+    ends = prove(dense, smaller, {"0": [0, 1]}, [inputs])["end_to_end"]
+    assert ends["kernels"] == "sdpa against eager"
+    assert ends["difference"] < 1e-4
+    assert ends["floor"] < 1e-4
