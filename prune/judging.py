@@ -185,10 +185,13 @@ def side_by_side(
             waiting = {executor.submit(_carry_out, task): name for name, task in tasks.items()}
         for done in track(as_completed(waiting), total=len(waiting), label=label):
             yield waiting[done], done.result()
+        # They end by themselves, and clear away what libraries hold in them; who is told to end does not.
+        executor.shutdown(wait=True)
     except BrokenProcessPool as error:
         raise BadInput(
             f"one of {jobs} processes at work on budgets was ended, perhaps for want of memory; what is finished is "
-            "kept: go on with --resume and fewer --jobs"
+            "kept: go on with --resume and fewer --jobs. In a script of your own: each process runs its lines again but "
+            "for those under `if __name__ == '__main__':`, where what it does belongs"
         ) from error
     finally:
         for process in set(multiprocessing.active_children()) - before:

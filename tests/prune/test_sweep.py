@@ -3,6 +3,7 @@
 import itertools
 import json
 import logging
+import multiprocessing
 import os
 import pickle
 import shutil
@@ -210,10 +211,29 @@ def test_what_was_said_once_no_process_says_again(place, done, tmp_path, capfd, 
     one = Recipe.load("gradient", tiny_run.settings(place / "model", tmp_path / "yes.jsonl"))
     errand = judging.Errand(one.resolved_yaml(), place / "done" / "evidence", None, False, 1)
     tasks = {"a": judging.Gate({"0": [0]}), "b": judging.Gate({"0": [1]})}
-    assert {name for name, _ in judging.side_by_side(errand, tasks, 2, "")} == {"a", "b"}
+    names, processes = set(), set()
+    for name, _ in judging.side_by_side(errand, tasks, 2, ""):
+        names.add(name)
+        processes |= set(multiprocessing.active_children())
+    assert names == {"a", "b"}
+    # Nobody told them to end: they cleared away what libraries held in them.
+    assert {process.exitcode for process in processes} == {0}
     assert "have one label" not in capfd.readouterr().err
     monkeypatch.setattr(judging.log, "level", logging.ERROR)
     assert replace(errand, level=judging.log.getEffectiveLevel()) == judging.Errand(*astuple(errand)[:5])
+
+
+class Leaves:
+    """A task that ends its process, as a system does that is out of memory."""
+
+    def __call__(self, judging):
+        os._exit(9)
+
+
+def test_a_process_that_is_ended_is_told(place, done, monkeypatch):
+    errand = judging.Errand(recipe(place).resolved_yaml(), place / "done" / "evidence", None, False, 1)
+    with pytest.raises(BadInput, match=r"of 2 processes .* was ended, .*--resume.*under `if __name__ == '__main__':`"):
+        list(judging.side_by_side(errand, {"a": Leaves(), "b": Leaves()}, 2, ""))
 
 
 TRAINED = "recover={kind: finetune, epochs: 2, rate: 0.02}"
