@@ -189,7 +189,7 @@ def _reasons(
             sentence = f"number {place} of {total} to go, by {score}: cost {step.cost:.2g}{together}"
             why.setdefault(step.block, {})[head] = sentence
         place += step.size
-    last = steps[-1].cost if steps else None
+    last, lasts = steps[-1].cost if steps else None, {step.block: step.cost for step in steps}
     for name, room in rooms.items():
         state = costs.start(room.block)
         for step in steps:
@@ -198,7 +198,7 @@ def _reasons(
         found = why.setdefault(name, {})
         for head in range(room.block.heads):
             if head not in found:
-                found[head] = _why_kept(head, room, state, protected, score, last)
+                found[head] = _why_kept(head, room, state, protected, score, last, lasts.get(name))
     sentences = {site.name: dict(why[name]) for name, room in rooms.items() for site in room.block.sites}
     for site_name, heads in notes.items():
         for head, note in heads.items():
@@ -213,7 +213,9 @@ def _why_kept(
     protected: Mapping[str, Mapping[int, str]],
     score: str,
     last: float | None,
+    here: float | None,
 ) -> str:
+    """Why a head stayed, beside the last one that went: of all, or of its own block where that cost no more."""
     if head not in room.block.kept:
         return "gone already: an earlier cut removed it"
     for site in room.block.sites:
@@ -231,5 +233,10 @@ def _why_kept(
     offer = cheapest(free, state)
     if not room.pieces() and last is not None and offer is not None and offer.cost <= last:
         return f"kept: minimum_per_site (cost {cost:.2g})"
-    limit = "" if last is None else f"; the last head removed cost {'just as much' if cost == last else f'{last:.2g}'}"
+    where = ""
+    if last is not None and cost < last:  # where each site loses its share, a dearer head of another went
+        last, where = here, " in its block"
+    limit = ""
+    if last is not None:
+        limit = f"; the last head removed{where} cost {'just as much' if cost == last else f'{last:.2g}'}"
     return f"kept: removing it next would cost {cost:.2g} by {score}{limit}"

@@ -290,6 +290,15 @@ def test_reasons_say_what_happened():
     assert why["2"][0] == "kept: its heads are mixed"
 
 
+@pytest.mark.parametrize("scope", ["uniform", "site"])
+def test_a_head_that_stayed_is_held_against_its_own_block_where_each_loses_its_share(scope):
+    scores = {"0": np.array([0.0, 0.1, 0.2, 0.3]), "1": np.array([5.0, 6.0, 7.0, 8.0])}
+    why = select(model(2), AdditiveCosts(scores), Budget(heads=4), scope=scope, score="gradient").reasons
+    said = "kept: removing it next would cost {} by gradient; the last head removed{} cost {}"
+    assert why["0"][2] == said.format(0.2, " in its block", 0.1)
+    assert why["1"][2] == said.format(7, "", 6)
+
+
 class Interacting:
     """Costs where two given heads are twins: cheap alone, dear together."""
 
