@@ -17,7 +17,7 @@ from headwise.analysis.class_names import named_for
 from headwise.analysis.devices import home
 from headwise.analysis.encoding import Row, encode, with_choice
 from headwise.analysis.errors import BadInput
-from headwise.analysis.texts import Corpus, Text
+from headwise.analysis.texts import HOW, Corpus, Text
 
 #: Tokenizers that know no limit say so with a huge number.
 _NO_LIMIT = 1_000_000
@@ -302,7 +302,7 @@ def batches(
             also get `decoder_input_ids` (each text is its own target) and `Batch.targets`.
 
     Raises:
-        BadInput: no texts, texts for a model that sees or hears, or a batch size or length below 1.
+        BadInput: no corpus or no texts, texts for a model that sees or hears, or a batch size or length below 1.
 
     >>> from tokenizers import Tokenizer, models, pre_tokenizers
     >>> from transformers import PreTrainedTokenizerFast
@@ -312,6 +312,8 @@ def batches(
     >>> [b.inputs["input_ids"].tolist() for b in batches(Corpus([Text("a"), Text("a b")]), tokenizer)]
     [[[1, 2], [1, 0]]]
     """
+    if not isinstance(corpus, Corpus):
+        raise BadInput(f"corpus: got {type(corpus).__name__}. {HOW}")
     if any(text.media is not None for text in corpus.texts):
         from headwise.analysis.media_batching import MediaBatches
 

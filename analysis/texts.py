@@ -18,6 +18,13 @@ Label = str | int | float
 MOST_OVERLAP = 0.05
 
 
+#: How texts become a corpus, for those who gave something else.
+HOW = (
+    "Expected texts as Corpus([Text(line) for line in lines]); of rows of a data set, also a streamed one: "
+    "Corpus([Text(row['text'], label=row['label']) for row in rows])"
+)
+
+
 @dataclass(frozen=True)
 class Text:
     """One example: a text, an image or a clip, perhaps with a second text, a label and gold annotations.
@@ -87,6 +94,11 @@ class Corpus:
     label_names: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
     rows: int = 0
+
+    def __post_init__(self) -> None:
+        for text in self.texts:
+            if not isinstance(text, Text):
+                raise BadInput(f"Corpus: got {type(text).__name__} {str(text)[:40]!r} for a text. {HOW}")
 
     def __len__(self) -> int:
         return len(self.texts)
