@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import logging
 from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -13,8 +12,6 @@ from typing import Any
 
 from torch import nn
 
-from headwise.analysis.analyze import analyze
-from headwise.analysis.batching import batches
 from headwise.analysis.errors import BadInput
 from headwise.analysis.evidence import Evidence
 from headwise.analysis.identity import weights_hash
@@ -23,12 +20,11 @@ from headwise.prune.begun import begun_at
 from headwise.prune.carving import carve, recover
 from headwise.prune.chance import by_chance
 from headwise.prune.checkpoint import read_back, save
-from headwise.prune.deciding import Judge, decide
+from headwise.prune.deciding import decide
 from headwise.prune.drift import head_drift
 from headwise.prune.environment import environment, now, unchanged
 from headwise.prune.folder import check_place, settled, space_told
 from headwise.prune.growth import tell_growth
-from headwise.prune.importance.calibration import Calibration
 from headwise.prune.inspection import run_folder
 from headwise.prune.latency import Latency
 from headwise.prune.latency_use import TABLE, beside_forecast, latency_of, with_table
@@ -36,19 +32,17 @@ from headwise.prune.material import Material
 from headwise.prune.native import native_reason
 from headwise.prune.opening import Opened, open_checkpoint
 from headwise.prune.plan import Plan
-from headwise.prune.preparing import gathered, measures_of
+from headwise.prune.preparing import gathered, measures_of, ready
 from headwise.prune.quiet import refuse_hooks
 from headwise.prune.recipe import Recipe, check_against
 from headwise.prune.report.doubt import doubt
 from headwise.prune.representatives import represented
 from headwise.prune.speed import compare_speed
 from headwise.prune.stages import Stages
-from headwise.prune.tasks import Outcome, choose_task, compare
+from headwise.prune.tasks import Outcome, compare
 from headwise.prune.tasks.agreement import FittedAgreement, token_divergence
-from headwise.prune.tasks.text_classification import is_classifier, pad_known
+from headwise.prune.tasks.text_classification import pad_known
 from headwise.prune.trained import FILE as TRAINED
-
-log = logging.getLogger("headwise")
 
 
 @dataclass(frozen=True)
@@ -129,27 +123,14 @@ def _carry_out(
     """The stages after everything has been checked; each one's files let an interrupted run skip it."""
     from headwise.prune.report import write
 
+    prepared = ready(
+        recipe, opened, sites, material, made, latency, lambda look: stages.evidence(look, Evidence)
+    )  # fmt: skip
     dense, tokenizer = opened.model, opened.tokenizer
-    material, selection = material.parts(recipe.seed) if recipe.searched else (material, None)
-    how: dict[str, Any] = {"batch_size": recipe.data.batch_size, "max_length": recipe.data.max_length}
-    # Before the long look: a task that does not fit the model is said at once, and nothing is left to clear away.
-    task = recipe.task or choose_task(dense, tokenizer, material.calibration)
-    if recipe.task is None and task.kind == "agreement" and is_classifier(dense):
-        log.warning(
-            "no column of labels is named, so the cut model is judged by how far it agrees with the dense one; "
-            "--label-column NAME (data.calibration.label) judges it by the labels"
-        )
-    fitted = task.fit(dense, tokenizer, material.calibration, seed=recipe.seed, **how)
-    seen: dict[str, Any] = {"measures": measures_of(recipe), "seed": recipe.seed, **how}
-    evidence = stages.evidence(
-        lambda sums: analyze(dense, tokenizer, material.calibration, keep=sums, **seen), Evidence
-    )
-    texts = batches(material.calibration, tokenizer, model=dense, **how)
-    calibration = Calibration(dense, sites, texts, task=fitted, evidence=evidence, seed=recipe.seed)
-    tried = None if selection is None else batches(selection, tokenizer, model=dense, **how)
-    judge = None if selection is None else Judge(fitted, selection, tried)
+    material, calibration, evidence, how = prepared.material, prepared.calibration, prepared.evidence, prepared.how
+    fitted = calibration.task
 
-    plan = stages.saved("plan.json", lambda: decide(recipe, calibration, evidence, made, judge, latency), Plan)
+    plan = stages.saved("plan.json", lambda: decide(recipe, calibration, evidence, made, prepared.judge, latency), Plan)
     evidence = stages.replaced("evidence", evidence, represented(evidence, plan, recipe.score.kind))
     calibration.decided()
     tell_growth(dense, sites, plan.remove)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from headwise.analysis.analyze import analyze
@@ -23,6 +25,9 @@ from headwise.prune.opening import Opened, open_checkpoint
 from headwise.prune.reached import require_loss, require_reached
 from headwise.prune.recipe import Recipe, check_against
 from headwise.prune.tasks import choose_task
+from headwise.prune.tasks.text_classification import is_classifier
+
+log = logging.getLogger("headwise")
 
 
 @dataclass(frozen=True)
@@ -53,9 +58,13 @@ class Prepared:
         return self.calibration.evidence  # type: ignore[no-any-return]
 
 
+#: From what makes the evidence, given a folder for sums that an interrupted look left, to the evidence.
+Look = Callable[[Callable[[Path | None], Evidence]], Evidence]
+
+
 def prepare(
     recipe: Recipe, *, device: str | None = None, trust_remote_code: bool = False, also: Sequence[Recipe] = (),
-    look: Callable[[Callable[[], Evidence]], Evidence] = lambda make: make(),
+    look: Look = lambda make: make(None),
 ) -> Prepared:  # fmt: skip
     """Open, check, gather and measure: all that comes before a decision.
 
@@ -81,15 +90,42 @@ def prepare(
     latency = latency_of(recipe, opened, sites)
     material = gathered(recipe, opened, sites)
     made = environment(seed=recipe.seed, model=opened.facts, texts=material.facts())
+    return ready(recipe, opened, sites, material, made, latency, look)
+
+
+def ready(
+    recipe: Recipe, opened: Opened, sites: Mapping[str, Site], material: Material, made: dict[str, Any],
+    latency: Latency | None, look: Look,
+) -> Prepared:  # fmt: skip
+    """Put together what decides: task and evidence of a model that is open, on texts that are gathered.
+
+    Args:
+        recipe: checked against the model.
+        opened: the model, with its tokenizer.
+        sites: its sites.
+        material: its texts.
+        made: environment of the run.
+        latency: the latency table that decides, if any.
+        look: gives the evidence, by what it is handed or from where it was kept.
+
+    Raises:
+        BadInput: the task does not fit, which is said before the long look.
+    """
+    dense, tokenizer = opened.model, opened.tokenizer
     material, selection = material.parts(recipe.seed) if recipe.searched else (material, None)
     how: dict[str, Any] = {"batch_size": recipe.data.batch_size, "max_length": recipe.data.max_length}
+    task = recipe.task or choose_task(dense, tokenizer, material.calibration)
+    if recipe.task is None and task.kind == "agreement" and is_classifier(dense):
+        log.warning(
+            "no column of labels is named, so the cut model is judged by how far it agrees with the dense one; "
+            "--label-column NAME (data.calibration.label) judges it by the labels"
+        )
+    fitted = task.fit(dense, tokenizer, material.calibration, seed=recipe.seed, **how)
     seen: dict[str, Any] = {"measures": measures_of(recipe), "seed": recipe.seed, **how}
-    evidence = look(lambda: analyze(opened.model, opened.tokenizer, material.calibration, **seen))
-    task = recipe.task or choose_task(opened.model, opened.tokenizer, material.calibration)
-    fitted = task.fit(opened.model, opened.tokenizer, material.calibration, seed=recipe.seed, **how)
-    texts = batches(material.calibration, opened.tokenizer, model=opened.model, **how)
-    calibration = Calibration(opened.model, sites, texts, task=fitted, evidence=evidence, seed=recipe.seed)
-    tried = None if selection is None else batches(selection, opened.tokenizer, model=opened.model, **how)
+    evidence = look(lambda sums: analyze(dense, tokenizer, material.calibration, keep=sums, **seen))
+    texts = batches(material.calibration, tokenizer, model=dense, **how)
+    calibration = Calibration(dense, sites, texts, task=fitted, evidence=evidence, seed=recipe.seed)
+    tried = None if selection is None else batches(selection, tokenizer, model=dense, **how)
     judge = None if selection is None else Judge(fitted, selection, tried)
     return Prepared(opened, material, calibration, judge, made, how, latency)
 

@@ -76,7 +76,7 @@ def sweep(
         first = _pinned(first, begun_at(stages.work, recipe.model.id))
         ready = prepare(
             first, device=device, trust_remote_code=trust_remote_code, also=others,
-            look=lambda make: stages.saved("evidence", make, Evidence),
+            look=lambda make: stages.evidence(make, Evidence),
         )  # fmt: skip
         made = stages.json("environment.json", lambda: ready.made)
         unchanged(made, ready.made)

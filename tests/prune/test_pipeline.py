@@ -20,9 +20,10 @@ from transformers import AutoTokenizer, BertForSequenceClassification, modeling_
 
 from headwise.analysis.errors import BadInput, ProofFailed
 from headwise.analysis.evidence import Evidence
-from headwise.prune import Plan, Recipe, load, pipeline, run
+from headwise.prune import Plan, Recipe, load, pipeline, preparing, run
 from headwise.prune.cli import main
 from headwise.prune.shipped import shipped
+from headwise.prune.sweep import sweep
 from tests.prune.tiny_run import checkpoint, settings, table, tokenizer
 
 FILES = {
@@ -83,7 +84,7 @@ def brief(done, monkeypatch):
     """Runs that look up what heads do and how fast they are, where neither is the point."""
     import headwise.prune.pipeline as pipeline
 
-    monkeypatch.setattr(pipeline, "analyze", lambda *args, **kwargs: done.evidence)
+    monkeypatch.setattr(preparing, "analyze", lambda *args, **kwargs: done.evidence)
     monkeypatch.setattr(pipeline, "compare_speed", lambda *args, **kwargs: done.speed)
     drift = json.loads((done.folder / "drift.json").read_text())
     monkeypatch.setattr(pipeline, "head_drift", lambda *args, **kwargs: drift)
@@ -189,10 +190,39 @@ def test_the_plan_is_set_beside_heads_drawn_at_random_and_repaired_alike(done):
 def test_a_hook_of_the_users_is_refused_before_the_long_look(place, tmp_path, monkeypatch):
     model = load(place / "model")
     model.bert.register_forward_hook(lambda *_: None)
-    monkeypatch.setattr(pipeline, "analyze", lambda *_, **__: pytest.fail("looked"))
+    monkeypatch.setattr(preparing, "analyze", lambda *_, **__: pytest.fail("looked"))
     with pytest.raises(BadInput, match="a forward hook is on 'bert'"):
         run(recipe(place, model=False), model, tokenizer=tokenizer(), output_dir=tmp_path / "run")
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_task_that_does_not_fit_is_said_before_the_long_look_by_whoever_looks(place, tmp_path, monkeypatch):
+    monkeypatch.setattr(preparing, "analyze", lambda *_, **__: pytest.fail("looked"))
+    wrong = recipe(place, "gradient", "task.kind=causal-lm")
+    with pytest.raises(BadInput, match="is no causal language model"):
+        preparing.prepare(wrong)
+    with pytest.raises(BadInput, match="is no causal language model"):
+        run(wrong, output_dir=tmp_path / "run")
+    with pytest.raises(BadInput, match="is no causal language model"):
+        sweep(wrong, (0.25,), tmp_path / "swept")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_sweep_and_a_run_keep_the_sums_of_a_look_that_is_broken_off(place, tmp_path, monkeypatch):
+    kept = []
+
+    def broken_off(*_, keep, **__):
+        kept.append(keep)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(preparing, "analyze", broken_off)
+    for work in (
+        lambda: run(recipe(place), output_dir=tmp_path / "run"),
+        lambda: sweep(recipe(place), (0.25,), tmp_path / "swept"),
+    ):
+        with pytest.raises(KeyboardInterrupt):
+            work()
+    assert kept == [tmp_path / "run.partial" / "sums", tmp_path / "swept.partial" / "sums"]
 
 
 def test_the_library_leaves_the_callers_model_as_it_was(place, tmp_path):
