@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Iterator
 
 from headwise.analysis.errors import first_line
@@ -30,6 +31,11 @@ def not_fetched(error: BaseException) -> str:
     answered = next((cause for cause in chain if _status(cause)), None)
     if answered is not None:
         return f"{hub} answers {_status(answered)} ({first_line(answered)}); {_ADVICE.get(_status(answered), _LATER)}"
+    if any(_unwritable(cause) for cause in chain):
+        return (
+            f"what is to be fetched cannot be kept in {constants.HF_HUB_CACHE}: set HF_HOME to a folder that can be written, "
+            "or HF_HUB_OFFLINE=1 to take what is there"
+        )
     # Also what is raised for a file that is not in the cache, which is no error of the network.
     if first(errors.OfflineModeIsEnabled) or (constants.HF_HUB_OFFLINE and first(errors.LocalEntryNotFoundError)):
         return f"it is not in the cache ({constants.HF_HUB_CACHE}), and HF_HUB_OFFLINE forbids to fetch it; fetch it once online"
@@ -55,6 +61,14 @@ def _status(error: BaseException) -> int:
     if not isinstance(error, HfHubHTTPError) or isinstance(error, EntryNotFoundError):
         return 0
     return int(getattr(error.response, "status_code", 0) or 0)
+
+
+def _unwritable(error: BaseException) -> bool:
+    """Whether the cache cannot be written."""
+    from huggingface_hub import constants
+
+    refused = getattr(error, "errno", None) in (errno.EACCES, errno.EPERM, errno.EROFS)
+    return refused and str(getattr(error, "filename", None)).startswith(str(constants.HF_HUB_CACHE))
 
 
 def _chain(error: BaseException | None) -> Iterator[BaseException]:

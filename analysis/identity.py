@@ -49,8 +49,14 @@ def marks_of(
     return marks | {name: json.dumps(value) for name, value in settings.items()}
 
 
-def settings_hash(model: nn.Module) -> str:
-    """Sixteen hex digits that name what a model's configuration says, wherever it lies; "" for a model without one.
+def settings_hash(model: nn.Module, *beside: bytes) -> str:
+    """Sixteen hex digits that name what a model's configuration says, and how it writes; "" for a model without one.
+
+    Where the model lies and who saved it does not count.
+
+    Args:
+        model: with its configuration.
+        beside: files that say more of how the model is used.
 
     >>> settings_hash(nn.Linear(2, 2))
     ''
@@ -58,9 +64,10 @@ def settings_hash(model: nn.Module) -> str:
     config: Any = getattr(model, "config", None)
     if config is None:
         return ""
-    said = json.loads(config.to_json_string(use_diff=False))
-    told = {name: value for name, value in said.items() if name not in _OF_THE_PLACE}
-    return hashlib.sha256(json.dumps(told, sort_keys=True).encode()).hexdigest()[:16]
+    parts = [config, getattr(model, "generation_config", None)]
+    said = [json.loads(part.to_json_string(use_diff=False)) for part in parts if part is not None]
+    told = [{name: value for name, value in one.items() if name not in _OF_THE_PLACE} for one in said]
+    return hashlib.sha256(b"".join([json.dumps(told, sort_keys=True).encode(), *beside])).hexdigest()[:16]
 
 
 def weights_hash(model: nn.Module) -> str:

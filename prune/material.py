@@ -73,13 +73,20 @@ class Material:
 
 
 def tokens_of(corpus: Corpus, model: Any, tokenizer: Any, max_length: int | None) -> str:
-    """Sixteen hex digits that name what the tokenizer makes of the first texts, and the settings of a processor."""
+    """Sixteen hex digits that name what a tokenizer or processor makes of texts, images and clips.
+
+    That is what it makes of the first texts and where it cuts them off, the settings of a processor, and all words, also
+    those of the tokenizer inside a processor: what a model writes is read by them.
+    """
     from headwise.analysis.batching import batches
 
     first = replace(corpus, texts=corpus.texts[:_TOKENISED])
-    made = batches(first, tokenizer, model=model, max_length=max_length).mark
+    made = batches(first, tokenizer, model=model, max_length=max_length)
     settings = tokenizer.to_json_string() if hasattr(tokenizer, "to_json_string") else ""
-    return hashlib.sha256(f"{made} {settings}".encode()).hexdigest()[:16]
+    inner = getattr(tokenizer, "tokenizer", tokenizer)
+    words = sorted(inner.get_vocab().items()) if hasattr(inner, "get_vocab") else []
+    told = f"{made.mark} {made.limit} {settings} {words}"
+    return hashlib.sha256(told.encode("utf-8", "surrogatepass")).hexdigest()[:16]
 
 
 def gather(data: Data, seed: int) -> Material:

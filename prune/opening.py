@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -23,6 +24,10 @@ _READERS = {
     "input_values": "AutoFeatureExtractor",
     "input_features": "AutoFeatureExtractor",
 }
+
+
+#: Where a folder says how embeddings are pooled.
+_POOLED = ("modules.json", "1_Pooling/config.json")
 
 
 @dataclass(frozen=True)
@@ -150,9 +155,11 @@ def revision_of(model: Any, source: str) -> str | None:
 def _facts(name: str, revision: str | None, model: Any) -> dict[str, Any]:
     config = getattr(model, "config", None)
     parameter = next(model.parameters())
+    # How it makes embeddings; of the hub the commit tells.
+    pooled = [path.read_bytes() for path in map(Path(where_is(name)).joinpath, _POOLED) if path.is_file()]
     return {
         "id": name, "revision": revision, "class": type(model).__name__,
         "auto_class": auto_class(model), "model_type": getattr(config, "model_type", ""),
         "dtype": str(parameter.dtype).removeprefix("torch."), "device": str(home(model)), "hash": weights_hash(model),
-        "config": settings_hash(model),
+        "config": settings_hash(model, *pooled),
     }  # fmt: skip

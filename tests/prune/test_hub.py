@@ -256,6 +256,16 @@ def test_a_hub_that_answers_no_and_one_that_may_not_be_asked(hub, place, tmp_pat
     assert not hub.asked[1:]
 
 
+def test_a_cache_that_cannot_be_written_is_told(hub, place, monkeypatch):
+    def refused(*_, **__):
+        raise PermissionError(13, "Permission denied", f"{constants.HF_HUB_CACHE}/models--org--tiny")
+
+    hub.put(NAME, place / "first")
+    monkeypatch.setattr("huggingface_hub.hf_hub_download", refused)
+    with pytest.raises(BadInput, match=r"cannot open 'org/tiny'.*cannot be kept in .*set HF_HOME to a folder"):
+        load(NAME)
+
+
 # ------------------------------------------------------------------------------------------------ what is given
 def test_a_token_opens_what_is_private(hub, place, monkeypatch):
     hub.put(NAME, place / "first", private=True)
