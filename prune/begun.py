@@ -46,7 +46,13 @@ def require_there(folder: Path, began: Mapping[str, Any], how: str = "") -> None
         BadInput: with what to do.
     """
     name = str(began.get("id") or "")
-    if not name or name == EMBEDDED or began.get("revision") or not began.get("hash") or Path(name).exists():
+    if (
+        not name
+        or name == EMBEDDED
+        or began.get("revision")
+        or not began.get("hash")
+        or Path(name).expanduser().exists()
+    ):
         return
     start = "" if Path(name).is_absolute() else "go to where the run was started, or "
     raise BadInput(

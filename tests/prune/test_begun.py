@@ -5,8 +5,10 @@ import shutil
 import pytest
 
 from headwise.analysis.errors import BadInput
-from headwise.prune import Recipe, judgement, run
+from headwise.prune import Recipe, judgement, load, run
+from headwise.prune.begun import require_there
 from headwise.prune.cli import main
+from headwise.prune.folder import check_place
 from headwise.prune.judgement import pair_of
 from headwise.prune.verifying import verify
 from tests.prune.test_changed import other_weights
@@ -43,6 +45,25 @@ def test_a_run_seen_from_elsewhere_does_not_take_a_model_of_the_hub_for_its_own(
     (tmp_path / "owner").mkdir()
     (tmp_path / "owner" / "model").symlink_to(made / "owner" / "model")
     assert judgement.evaluate(pair_of(str(moved)))["accuracy"] == found["accuracy"]
+
+
+def test_the_home_of_a_user_is_known_wherever_it_lies(made, tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(made / "owner"))
+    assert load("~/model").num_labels == 2
+    with pytest.raises(BadInput, match=r"holds the model that is read \(~/model\)"):
+        check_place(made / "owner", "~/model")
+    began = {"id": "~/model", "hash": "0"}
+    require_there(made, began)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    with pytest.raises(BadInput, match="its model was the folder ~/model, which is not here"):
+        require_there(made, began)
+
+
+def test_a_folder_that_hides_a_model_of_the_hub_is_told(tmp_path, monkeypatch):
+    (tmp_path / "owner" / "model").mkdir(parents=True)
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(BadInput, match=r"owner/model holds no config\.json \(it is a folder here, so no hub is asked"):
+        load("owner/model")
 
 
 def test_a_model_and_texts_that_changed_since_are_told(made, tmp_path, monkeypatch, capsys):

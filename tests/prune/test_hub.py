@@ -183,6 +183,7 @@ def failing(hub, place):
     ("name", "options", "told"),
     [
         ("org/none", [], r"has no repository of that name for you; check the name, .*hf auth login.*HF_TOKEN"),
+        ("org/tiny/", [], r"no folder of that name here, and as a hub id: Repo id must"),
         ("none", [], r"no folder of that name here.*has no repository of that name for you"),
         ("org/private", [], r"has no repository of that name for you; .* if it is private, log in"),
         ("org/gated", [], r"it is gated: ask for access on its page at http.*HF_TOKEN"),
