@@ -6,7 +6,7 @@ message alone and leaves with `exit_code`; a library user catches `HeadwiseError
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 
 def named(names: Sequence[str], most: int) -> str:
@@ -49,3 +49,18 @@ def first_line(error: BaseException) -> str:
     ('no such key', 'KeyError')
     """
     return next((line.strip()[:300] for line in str(error).splitlines() if line.strip()), type(error).__name__)
+
+
+def causes(error: BaseException | None) -> Iterator[BaseException]:
+    """An error and what it came of, the last first.
+
+    >>> told = BadInput("no such file")
+    >>> told.__cause__ = KeyError("file")
+    >>> [type(one).__name__ for one in causes(told)]
+    ['BadInput', 'KeyError']
+    """
+    seen: set[int] = set()
+    while error is not None and id(error) not in seen:
+        seen.add(id(error))
+        yield error
+        error = error.__cause__ or error.__context__

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import errno
-from collections.abc import Iterator
 
-from headwise.analysis.errors import first_line
+from headwise.analysis.errors import causes, first_line
 
 
 def not_fetched(error: BaseException) -> str:
@@ -16,7 +15,7 @@ def not_fetched(error: BaseException) -> str:
     """
     from huggingface_hub import constants, errors
 
-    chain = list(_chain(error))
+    chain = list(causes(error))
 
     def first(*kinds: type[BaseException]) -> BaseException | None:
         return next((cause for cause in chain if isinstance(cause, kinds)), None)
@@ -69,11 +68,3 @@ def _unwritable(error: BaseException) -> bool:
 
     refused = getattr(error, "errno", None) in (errno.EACCES, errno.EPERM, errno.EROFS)
     return refused and str(getattr(error, "filename", None)).startswith(str(constants.HF_HUB_CACHE))
-
-
-def _chain(error: BaseException | None) -> Iterator[BaseException]:
-    seen: set[int] = set()
-    while error is not None and id(error) not in seen:
-        seen.add(id(error))
-        yield error
-        error = error.__cause__ or error.__context__

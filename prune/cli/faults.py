@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
-from headwise.analysis.errors import HeadwiseError
+from headwise.analysis.errors import HeadwiseError, causes
 from headwise.prune.cli.terminal import Unprinted
 from headwise.prune.folder import out_of_room
 
@@ -18,7 +16,7 @@ def explain(error: Exception, debug: str = "HEADWISE_DEBUG") -> tuple[str, int]:
     >>> explain(BadInput("no such column"))
     ('no such column', 2)
     """
-    if any(isinstance(cause, KeyboardInterrupt) for cause in _chain(error)):
+    if any(isinstance(cause, KeyboardInterrupt) for cause in causes(error)):
         return "interrupted", 130  # which torch's exporter takes for a failure of its own
     full = "" if isinstance(error, Unprinted) else _no_room(error)
     if full:
@@ -43,21 +41,13 @@ def explain(error: Exception, debug: str = "HEADWISE_DEBUG") -> tuple[str, int]:
 
 def _no_room(error: BaseException) -> str:
     """What to say if the disk takes no more, however deep that is wrapped, also in words alone."""
-    for cause in _chain(error):
+    for cause in causes(error):
         why = out_of_room(cause)
         if why:
             # A copy names what it reads, then what it writes.
             name = getattr(cause, "filename2", None) or getattr(cause, "filename", None)
             return f"{why}{f' (writing {name})' if name else ''}"
     return ""
-
-
-def _chain(error: BaseException | None) -> Iterator[BaseException]:
-    seen: set[int] = set()
-    while error is not None and id(error) not in seen:
-        seen.add(id(error))
-        yield error
-        error = error.__cause__ or error.__context__
 
 
 def _about_files(error: OSError) -> str:
