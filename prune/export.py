@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import inspect
 import io
 import json
 import logging
@@ -16,7 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from headwise.analysis.batching import token_limit
-from headwise.analysis.errors import BadInput, first_line
+from headwise.analysis.errors import BadInput, causes, first_line
 from headwise.prune.folder import new_file
 from headwise.prune.inputs import inputs_to_time, reads
 from headwise.prune.onnx_runtime import onnxruntime
@@ -76,7 +77,7 @@ def to_onnx(model: nn.Module, file: str | Path, *, overwrite: bool = False) -> f
             difference = _difference(torch.from_numpy(session.run(None, feed)[0]), forward(**other))
             _check(difference, model)
         except (torch.onnx.errors.OnnxExporterError, RuntimeError) as error:
-            raise BadInput(f"{type(model).__name__} cannot be exported as ONNX: {first_line(error)}") from error
+            raise BadInput(f"{type(model).__name__} cannot be exported as ONNX: {_reason(error)}") from error
     return difference
 
 
@@ -108,6 +109,11 @@ def to_program(model: nn.Module, file: str | Path, *, overwrite: bool = False) -
                 raise
             raise BadInput(f"{type(model).__name__} cannot be exported: {first_line(error)}") from error
     return difference
+
+
+def _reason(error: BaseException) -> str:
+    """What an exporter stumbled over: its own error tells how to ask its makers, with what it came of underneath."""
+    return first_line([*causes(error)][-1])
 
 
 def _told(model: nn.Module) -> dict[str, str]:
@@ -166,6 +172,7 @@ class _HearsFeatures(_Forward):
         return self._output({"input_features": input_features})
 
 
+_READ = set(inspect.signature(_Reads.forward).parameters)
 _BY_INPUT: dict[str, type[_Forward]] = {
     "pixel_values": _Sees,
     "input_values": _Hears,
@@ -177,15 +184,20 @@ def _forward_of(model: nn.Module) -> nn.Module:
     """The model as a function of its main inputs.
 
     Raises:
-        BadInput: its main input is of a kind that is not exported.
+        BadInput: its main input is of a kind that is not exported, or is not all that it needs.
     """
+    kind, told = type(model).__name__, "a file takes one kind of input; export the part that is served by itself"
     if reads(model):
+        if other := set(inputs_to_time(model, 1, 4)) - _READ:
+            raise BadInput(f"{kind} needs {', '.join(sorted(other))} beside tokens, and {told}")
         return _Reads(model)
+    if getattr(getattr(model, "config", None), "is_encoder_decoder", False):
+        raise BadInput(
+            f"{kind} needs tokens beside what it hears or sees, and {told} (its encoder: model.get_encoder())"
+        )
     name = str(getattr(model, "main_input_name", ""))
     if name not in _BY_INPUT:
-        raise BadInput(
-            f"{type(model).__name__}: its main input {name!r} is none of those exported: input_ids, {', '.join(_BY_INPUT)}"
-        )
+        raise BadInput(f"{kind}: its main input {name!r} is none of those exported: input_ids, {', '.join(_BY_INPUT)}")
     return _BY_INPUT[name](model)
 
 

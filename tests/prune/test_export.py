@@ -27,6 +27,8 @@ from headwise.prune.cli import main
 from headwise.prune.export import to_onnx, to_program
 from headwise.prune.inputs import inputs_to_time
 from headwise.prune.operations import operations, parameters
+from tests.families import FAMILIES
+from tests.models import build
 from tests.prune.tiny_run import checkpoint
 
 SIZES = {"vocab_size": 60, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 24}
@@ -172,11 +174,22 @@ def test_what_cannot_be_exported_is_said_and_leaves_nothing(tmp_path):
 
     model = Reads(BertConfig(**SIZES))
     for write in (to_onnx, to_program):
-        with pytest.raises(BadInput, match="Reads cannot be exported"):
+        with pytest.raises(BadInput, match="Reads cannot be exported") as told:
             write(model, tmp_path / "model.bin")
+        # What torch stumbled over, not how to report it.
+        assert "data-dependent" in str(told.value)
     assert not list(tmp_path.iterdir())
     with pytest.raises(BadInput, match="is no folder"):
         to_onnx(model, tmp_path / "nowhere" / "model.onnx")
+
+
+@pytest.mark.parametrize(("name", "needs"), [("clip", "needs pixel_values beside tokens"),
+                                             ("whisper", "needs tokens beside what it hears or sees")])  # fmt: skip
+def test_models_of_two_inputs_are_refused_with_what_to_export(name, needs, tmp_path):
+    for write in (to_onnx, to_program):
+        with pytest.raises(BadInput, match=f"{needs}, and a file takes one kind of input; export the part"):
+            write(build(FAMILIES[name]), tmp_path / "model.bin")
+    assert not list(tmp_path.iterdir())
 
 
 def test_onnxruntime_reports_nothing_to_its_makers(tmp_path):
