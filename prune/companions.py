@@ -7,6 +7,9 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+from headwise.analysis.errors import first_line
+from headwise.analysis.fetching import not_fetched
+
 log = logging.getLogger("headwise")
 
 # Small files that say how to use a model; weights, code and the dense card are not among them.
@@ -53,18 +56,31 @@ def _source(model: Any) -> Path | None:
         return None
     if Path(name).is_dir():
         return Path(name)
-    from huggingface_hub import snapshot_download
-    from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
+    from huggingface_hub import HfApi, constants, snapshot_download
+    from huggingface_hub.errors import HFValidationError, LocalEntryNotFoundError
 
-    revision = getattr(model.config, "_commit_hash", None)
+    what: dict[str, Any] = {
+        "revision": getattr(model.config, "_commit_hash", None), "allow_patterns": [f"*{ending}" for ending in _ENDINGS],
+    }  # fmt: skip
     try:
-        return Path(snapshot_download(name, revision=revision, allow_patterns=[f"*{ending}" for ending in _ENDINGS]))
+        if not constants.HF_HUB_OFFLINE:
+            # Without this list what happens to be in the cache would be taken for all that there is.
+            HfApi().list_repo_files(name, revision=what["revision"])
+        return Path(snapshot_download(name, **what))
     except HFValidationError:
         return None  # a folder that is gone by now
-    except (HfHubHTTPError, LocalEntryNotFoundError, OSError) as error:
+    except Exception as error:
+        # The way to a hub fails with the errors of whatever library goes it.
+        reason = not_fetched(error)
+        if not reason and not isinstance(error, OSError):
+            raise
         log.warning(
-            "the files beside the weights of %s could not be fetched (%s); pass processor= to save a tokenizer",
+            "the files beside the weights of %s could not be fetched, and those in the cache may not be all: %s; pass "
+            "processor= to save a tokenizer",
             name,
-            error,
+            reason or first_line(error),
         )
+    try:
+        return Path(snapshot_download(name, local_files_only=True, **what))
+    except LocalEntryNotFoundError:
         return None

@@ -12,7 +12,7 @@ from safetensors.torch import load_file
 
 from headwise.analysis.errors import BadInput
 from headwise.analysis.reading import read_source
-from headwise.prune import Recipe, judgement, load, pipeline, push_to_hub, run
+from headwise.prune import Recipe, judgement, load, pipeline, push_to_hub, run, save
 from headwise.prune.cli import main
 from headwise.prune.inspection import Looking, inspect
 from headwise.prune.judgement import pair_of
@@ -243,6 +243,20 @@ def test_texts_that_do_not_come_are_told(hub, monkeypatch):
     with pytest.raises(BadInput, match=r"data set 'org/none'.*doesn't exist.*HF_TOKEN"):
         read_source("org/none")
     assert len(read_source("org/texts")) == 9
+
+
+@pytest.mark.parametrize("how", ["broken", "refused"])
+def test_a_checkpoint_is_saved_also_where_what_is_beside_the_weights_does_not_come(how, hub, place, tmp_path, caplog):
+    files = {path.name: path.read_bytes() for path in (place / "first").iterdir()}
+    hub.put(NAME, files | {"vocab.txt": b"w1\n" * 20})
+    model = load(NAME)
+    hub.broken, hub.status = ("vocab.txt", 0) if how == "broken" else ("\0", 401)
+    save(model, tmp_path / "saved")
+    told = "the way to http" if how == "broken" else "answers 401"
+    assert re.search(rf"beside the weights of org/tiny could not be fetched, .*{told}.*; pass processor=", caplog.text)
+    assert load(tmp_path / "saved").num_labels == 2
+    hub.broken, hub.status = "\0", 0
+    assert (save(model, tmp_path / "whole") / "vocab.txt").is_file()
 
 
 def test_a_hub_that_answers_no_and_one_that_may_not_be_asked(hub, place, tmp_path, monkeypatch):
