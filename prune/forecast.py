@@ -11,8 +11,9 @@ from torch import nn
 from headwise.analysis.sites import Site, find_sites
 from headwise.prune.duration import Duration
 from headwise.prune.first_checks import first_checks
+from headwise.prune.free_memory import free_memory
 from headwise.prune.latency import Latency
-from headwise.prune.needs import Needs, Texts, free_memory
+from headwise.prune.needs import Needs, Texts
 from headwise.prune.recipe import Recipe, check_against
 from headwise.prune.report.formats import size as sized
 from headwise.prune.selection import reachable

@@ -5,10 +5,8 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
-import torch
 from torch import nn
 
 from headwise.analysis.batching import batches
@@ -17,6 +15,7 @@ from headwise.analysis.errors import BadInput
 from headwise.analysis.portions import map_bytes
 from headwise.analysis.projections import output_weight
 from headwise.analysis.sites import Site
+from headwise.prune.free_memory import free_beside
 from headwise.prune.importance.grouped import Grouped
 from headwise.prune.importance.passes import Passes
 from headwise.prune.importance.priced import HELD
@@ -219,30 +218,6 @@ def needs_of(
     # Before any text is looked at: most models are small.
     texts = None if needs.little() else Texts.of(material, recipe, model, reader)
     return None if texts is None else replace(needs, texts=texts)
-
-
-def free_memory() -> int | None:
-    """Bytes that this process may still take in main memory; None where the system does not say."""
-    found = [1024 * int(line.split()[1]) for line in _lines("/proc/meminfo") if line.startswith("MemAvailable:")]
-    limit, used = (_lines(f"/sys/fs/cgroup/{name}") for name in ("memory.max", "memory.current"))
-    if limit and used and limit[0].isdecimal():
-        found.append(int(limit[0]) - int(used[0]))
-    return min(found, default=None)
-
-
-def free_beside(model: nn.Module) -> int | None:
-    """Bytes that are free where a model's weights are: on its devices, else in main memory."""
-    devices = {parameter.device for parameter in model.parameters()}
-    if devices and all(device.type == "cuda" for device in devices):
-        return sum(torch.cuda.mem_get_info(device)[0] for device in devices)
-    return free_memory()
-
-
-def _lines(path: str) -> list[str]:
-    try:
-        return Path(path).read_text(encoding="ascii").splitlines()
-    except OSError:
-        return []
 
 
 def require_memory(needs: Needs | None) -> None:

@@ -18,6 +18,7 @@ from headwise.analysis.progress import track
 from headwise.analysis.projections import output_bias, output_weight
 from headwise.analysis.sites import Site
 from headwise.analysis.still import still
+from headwise.prune.compensation.apply import columns_of
 from headwise.prune.compensation.layerwise import Layers, Reached, layers_from, run_from_start, stack_of
 from headwise.prune.compensation.pairs import Pairs
 from headwise.prune.importance.gradients import by_token, held_out, valid_rows
@@ -78,7 +79,7 @@ def refit_in_order(
             if not fit.tokens or not held.tokens:
                 fit = held = fit + held
                 measured_on = "fit"
-            gone = _columns(block.sites[0], gates.get(block.name, ()))
+            gone = columns_of(block.sites[0], gates.get(block.name, ()))
             change, moved = fit.solve(gone, ridge, with_bias and output_bias(model, block.sites[0]) is not None)
             errors = {"error_before": held.error(), "error_after": held.error(change, moved)}
             _write(model, block.sites[0], change, moved)
@@ -212,11 +213,6 @@ def layer_of(model: nn.Module, site: Site, sites: Mapping[str, Site]) -> str | N
             within = [other.name for other in sites.values() if f"{other.module}.".startswith(f"{path}.")]
             return path if within[:1] == [site.name] else None
     return None
-
-
-def _columns(site: Site, heads: Sequence[int]) -> np.ndarray:
-    places = np.array([site.kept.index(head) for head in heads], dtype=int)
-    return (places[:, None] * site.head_dim + np.arange(site.head_dim)).ravel()
 
 
 def _write(model: nn.Module, site: Site, change: np.ndarray, moved: np.ndarray) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import logging
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -13,9 +14,12 @@ from torch import Tensor, nn
 
 from headwise.analysis.batching import Batch, accepted
 from headwise.analysis.sites import Site
+from headwise.prune.free_memory import free_beside
 
-#: The most bytes that streams, masks and the like may take; beyond, every layer is reached from the inputs.
-MOST_BYTES = 4 << 30
+log = logging.getLogger("headwise")
+
+#: The most that streams, masks and the like may take of what is free; beyond, every layer is reached from the inputs.
+MOST = 0.2
 #: How far a stream may be from what the whole model gives, relative to its largest entry.
 ROUNDING = 1e-4
 #: What a layer may be told beside tensors and containers of these.
@@ -109,7 +113,7 @@ def layers_from(model: nn.Module, paths: Sequence[str], batches: Iterable[Batch]
     another stream: layer by layer it has to give what it gives in the model.
     """
     layers = Layers(model, paths, [], [])
-    size = 0
+    size, free = 0, free_beside(model)
     for batch in batches:
         passed = _pass(model, paths, batch, through=not layers.calls)
         if passed is None or (not layers.calls and not _one_by_one(model, paths, batch, passed)):
@@ -118,7 +122,10 @@ def layers_from(model: nn.Module, paths: Sequence[str], batches: Iterable[Batch]
         layers.streams.append(passed.entered[0])
         tensors = [told for call in passed.calls for told in call.told() if isinstance(told, Tensor)]
         size += sum(tensor.nbytes for tensor in {id(t): t for t in (passed.entered[0], *tensors)}.values())
-        if size > MOST_BYTES:
+        if free is not None and size > MOST * free:
+            log.info(
+                "layers are reached from the inputs: what enters them would take too much of the memory that is free"
+            )
             return None
     return layers if layers.calls else None
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar, Literal
+from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
 from headwise.prune.importance.calibration import Calibration
+from headwise.prune.importance.passes import Passes
 
 
 class Sequential(BaseModel):
@@ -32,9 +33,16 @@ class Sequential(BaseModel):
     )
     ridge: float = Field(default=1e-2, gt=0, le=10, description="added to the diagonal, in units of its mean")
     bias: Literal["auto", "never"] = Field(default="auto", description="`auto` refits the bias where there is one")
-    #: Forward-backward passes over the calibration texts: one forward to see how layers are called, and each layer of both
-    #: models once to its site and once through.
-    passes: ClassVar[float] = 4 / 3
+
+    def foretell(self, passes: Passes) -> None:
+        """Count the passes of `repair`: one to see how layers are called, each layer of both once to its site and through.
+
+        >>> passes = Passes({}, texts=8, batches=2, scored=True)
+        >>> Sequential().foretell(passes)
+        >>> passes.forward, passes.back
+        (4.0, 0.0)
+        """
+        passes.forward += 4
 
     def repair(self, calibration: Calibration, remove: Mapping[str, Sequence[int]]) -> dict[str, Any]:
         """Refit the projections in place and report the relative error per site.

@@ -84,8 +84,6 @@ class Passes:
     def ask(self, method: Any, times: int = 1) -> Passes:
         """Count what a score or a repair asks for, made so many times; these alone come back.
 
-        A repair whose passes serve nothing else only says how many it takes (`passes`, forward and back as one).
-
         >>> from headwise.prune.compensation.bias import Bias
         >>> passes = Passes({}, 8, 2, True)
         >>> passes.ask(Bias()).forward, passes.ask(Bias()).forward
@@ -93,10 +91,7 @@ class Passes:
         """
         forward, back = self.forward, self.back
         for _ in range(times):
-            if hasattr(method, "foretell"):
-                method.foretell(self)
-            else:
-                self.forward += 3 * method.passes
+            method.foretell(self)
         return replace(self, forward=self.forward - forward, back=self.back - back)
 
     def anew(self) -> Passes:

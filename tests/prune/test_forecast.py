@@ -13,10 +13,11 @@ from headwise.analysis.errors import BadInput
 from headwise.analysis.sites import find_sites
 from headwise.prune.cli import main
 from headwise.prune.compensation.undo import given_back
+from headwise.prune.free_memory import free_memory
 from headwise.prune.importance.passes import Passes
 from headwise.prune.latency import Latency
 from headwise.prune.metering import NeedsWeights, meter_of
-from headwise.prune.needs import Needs, Texts, free_memory, require_memory
+from headwise.prune.needs import Needs, Texts, require_memory
 from headwise.prune.operations import operations
 from headwise.prune.recipe import Recipe
 from headwise.prune.selection import Budget

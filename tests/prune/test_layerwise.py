@@ -83,7 +83,7 @@ def test_too_much_to_keep_is_not_kept(monkeypatch):
     model, batches = build(family), [Batch(inputs_of(family), [Text("a"), Text("b")], {})]
     with torch.no_grad():
         assert layers_from(model, ["bert.encoder.layer.0"], batches)
-        monkeypatch.setattr(layerwise, "MOST_BYTES", 100)
+        monkeypatch.setattr(layerwise, "free_beside", lambda _: 1000)
         assert layers_from(model, ["bert.encoder.layer.0"], batches) is None
 
 
