@@ -50,6 +50,23 @@ class Pair:
         return chosen.revision if name == chosen.id or (chosen.id is None and name == self.model) else None
 
 
+def checkpoint_of(model: str) -> str:
+    """The checkpoint that is meant: of a run's folder the one in it, else what is named.
+
+    Raises:
+        BadInput: the folder is that of a run without a checkpoint.
+
+    >>> checkpoint_of("bert-base-uncased")
+    'bert-base-uncased'
+    """
+    folder = Path(model)
+    if not (folder / "recipe.yaml").is_file() or (folder / "config.json").is_file():
+        return model
+    if not (folder / "checkpoint").is_dir():
+        raise BadInput(f"{model} is a run without a checkpoint; give the folder of a finished run of `prune`")
+    return str(folder / "checkpoint")
+
+
 def pair_of(
     model: str, against: str | None = None, recipe: str | None = None, changes: Sequence[str] = (),
     texts: Mapping[str, Any] | None = None,
@@ -70,12 +87,10 @@ def pair_of(
     >>> pair_of("bert-base-uncased").against is None
     True
     """
-    folder = Path(model)
-    if (folder / "recipe.yaml").is_file() and not (folder / "config.json").is_file():
-        if not (folder / "checkpoint").is_dir():
-            raise BadInput(f"{model} is a run without a checkpoint; give the folder of a finished run of `prune`")
+    folder, checkpoint = Path(model), checkpoint_of(model)
+    if checkpoint != model:
         loaded = _judging_on(texts, str(recipe or folder / "recipe.yaml"), changes, judged=recipe is None)
-        checkpoint, began = str(folder / "checkpoint"), began_with(folder)
+        began = began_with(folder)
         if against is not None or any(change.startswith("model.revision=") for change in changes):
             return Pair(checkpoint, against or loaded.model.id, loaded)
         dense = loaded.model.id or str(began.get("id") or "") or None

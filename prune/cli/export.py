@@ -40,11 +40,11 @@ def export(
 ) -> None:
     """Write a checkpoint in another form, for any batch and length, once it has given the same numbers."""
     with speaking(quiet):
-        from headwise.prune.judgement import pair_of
+        from headwise.prune.judgement import checkpoint_of
         from headwise.prune.opening import open_checkpoint
 
         opened = open_checkpoint(
-            pair_of(folder).model, revision=revision, device="cpu", trust_remote_code=trust_remote_code
+            checkpoint_of(folder), revision=revision, device="cpu", trust_remote_code=trust_remote_code
         )
         difference = None
         if to is Form.native:

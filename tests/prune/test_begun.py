@@ -39,6 +39,7 @@ def test_a_run_seen_from_elsewhere_does_not_take_a_model_of_the_hub_for_its_own(
     with pytest.raises(BadInput, match=f"{told}.*--against FOLDER"):
         judgement.evaluate(pair_of(str(moved)))
     assert main(["report", str(moved)]) == 0
+    assert main(["export", str(moved), "out.pt2", "--to", "torch"]) == 0  # of the cut model alone
     found = judgement.evaluate(pair_of(str(moved), against=str(made / "owner" / "model")))
     assert found["against"]["id"] == str(made / "owner" / "model")
     # With a link at that name all is as it was.
