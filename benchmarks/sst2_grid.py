@@ -179,7 +179,9 @@ def report(folder: Path, picture: Path, seeds: list[int]) -> None:
     print("\nmean over the shares ± standard deviation over seeds\n")
     _table(lambda score, repair: _mean(grid, score, repair))
     compared(grid)
-    drawn(grid, picture)
+    found = {(score, repair): grid.over(score, repair) for score in ASKED for repair in REPAIRS}
+    lost = {cell: 100 * (grid.dense.mean() - right.mean()) for cell, right in found.items() if right is not None}
+    drawn(lost, picture)
 
 
 def _table(cell: Callable[[str, str], str]) -> None:
@@ -243,15 +245,13 @@ def compared(grid: Grid) -> None:
             print(f"  ahead: {name} by {-100 * gain:.2f} ({-100 * high:.2f} to {-100 * low:.2f}), Holm {p:.3f}")
 
 
-def drawn(grid: Grid, picture: Path) -> None:
-    """The mean drop of every cell, as colours and numbers."""
+def drawn(drops: dict[tuple[str, str], float], picture: Path) -> None:
+    """The mean drop of every score and repair, in points, as colours and numbers."""
     import matplotlib as mpl
 
     mpl.use("Agg")
     from matplotlib import colors, pyplot
 
-    found = {(s, r): grid.over(s, r) for s in ASKED for r in REPAIRS}
-    drops = {cell: 100 * (grid.dense.mean() - right.mean()) for cell, right in found.items() if right is not None}
     scores = sorted({score for score, _ in drops}, key=lambda s: min(d for (o, _), d in drops.items() if o == s))
     table = np.array([[drops.get((score, repair), np.nan) for repair in REPAIRS] for score in scores])
     figure, axes = pyplot.subplots(figsize=(10, 0.4 * len(scores) + 1.5))
