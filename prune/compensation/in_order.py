@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from headwise.analysis.batching import Batch
 from headwise.analysis.errors import BadInput
 from headwise.analysis.gates import at_projections, gated, never_called
+from headwise.analysis.hooked import hooked
 from headwise.analysis.progress import track
 from headwise.analysis.projections import output_bias, output_weight
 from headwise.analysis.sites import Site
@@ -120,8 +121,9 @@ class _Walk:
         wanted = layers_from(right, paths, self.batches)
         if wanted is None:
             return None
-        # Before the first block that loses heads both models are the same.
-        given = layers_from(pruned, paths, self.batches) if self.begun else wanted.on(pruned)
+        # Before the first block that loses heads both models are the same, if blocks run in the order of their names.
+        same = None if self.begun else wanted.on(pruned, next(iter(self.batches)))
+        given = same or layers_from(pruned, paths, self.batches)
         return None if given is None else (wanted, given)
 
     def seen(self, block: Block, layer: str | None) -> Iterator[tuple[Batch, list[_Seen], list[_Seen]]]:
@@ -174,25 +176,15 @@ def _watched(model: nn.Module, block: Block, layer: str | None) -> Iterator[list
         if len(seen) == len(block.sites):
             raise Reached
 
-    with contextlib.ExitStack() as stack:
-        if layer is not None:
-            stack.enter_context(_entering(model.get_submodule(layer), entered))
-        stack.enter_context(at_projections(model, {site.name: site for site in block.sites}, visit))
-        yield seen
-
-
-@contextlib.contextmanager
-def _entering(layer: nn.Module, entered: list[Tensor]) -> Iterator[None]:
     def note(_module: nn.Module, inputs: tuple[Any, ...], named: dict[str, Any]) -> None:
         found = [value for value in (*inputs, *named.values()) if isinstance(value, Tensor)]
         if found and found[0].is_floating_point():
             entered.append(found[0])
 
-    handle = layer.register_forward_pre_hook(note, with_kwargs=True)
-    try:
-        yield
-    finally:
-        handle.remove()
+    doors = [] if layer is None else [model.get_submodule(layer)]
+    watches = (door.register_forward_pre_hook(note, with_kwargs=True) for door in doors)
+    with hooked(watches), at_projections(model, {site.name: site for site in block.sites}, visit):
+        yield seen
 
 
 def layer_of(model: nn.Module, site: Site, sites: Mapping[str, Site]) -> str | None:

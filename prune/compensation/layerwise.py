@@ -11,8 +11,11 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.utils.hooks import RemovableHandle
 
 from headwise.analysis.batching import Batch, accepted
+from headwise.analysis.errors import HeadwiseError
+from headwise.analysis.hooked import hooked
 from headwise.analysis.sites import Site
 from headwise.prune.free_memory import free_beside
 
@@ -74,8 +77,12 @@ class Layers:
 
     def run(self, batch: int) -> Tensor:
         """The layer at hand on one batch; what leaves it."""
+        path = self.paths[self.at]
         args, named = self.calls[batch][self.at].with_stream(self.streams[batch])
-        return stream_of(self.model.get_submodule(self.paths[self.at])(*args, **named))
+        left = stream_of(self.model.get_submodule(path)(*args, **named))
+        if left is None:
+            raise HeadwiseError(f"{path} handed on a tensor when it was tried, and none on batch {batch}")
+        return left
 
     def reach(self, path: str) -> None:
         """Go on to a layer that is not yet behind."""
@@ -83,8 +90,13 @@ class Layers:
             self.streams = [self.run(batch) for batch in range(len(self.streams))]
             self.at += 1
 
-    def on(self, model: nn.Module) -> Layers:
-        """The same of a model that gives the same up to the layer at hand."""
+    def on(self, model: nn.Module, batch: Batch) -> Layers | None:
+        """The same of a model whose layer at hand is called with the same on the first batch; None if it is not."""
+        passed = _pass(model, self.paths[self.at : self.at + 1], batch, through=False)
+        if passed is None or not _equal(passed.entered[0], self.streams[0]):
+            return None
+        if not _same(passed.calls[0], self.calls[0][self.at]):
+            return None
         return Layers(model, self.paths, self.calls, list(self.streams), self.at)
 
 
@@ -108,9 +120,9 @@ def stack_of(model: nn.Module, site: Site) -> tuple[str, int] | None:
 def layers_from(model: nn.Module, paths: Sequence[str], batches: Iterable[Batch]) -> Layers | None:
     """Layers with what enters the first of them, by one pass of the model; None if they cannot be run one by one.
 
-    They can if a pass calls each once, in order, with what the one before gave, and if nothing else that they are told
-    depends on that (masks, rotary angles and position biases do not). This is tried on the first batch, also with
-    another stream: layer by layer it has to give what it gives in the model.
+    They can if a pass calls each once, in order, with what the one before gave, if nothing else that they are told
+    depends on that (masks, rotary angles and position biases do not), and if none writes into what it is told. This is
+    tried on the first batch, also with another stream: layer by layer it has to give what it gives in the model.
     """
     layers = Layers(model, paths, [], [])
     size, free = 0, free_beside(model)
@@ -130,15 +142,15 @@ def layers_from(model: nn.Module, paths: Sequence[str], batches: Iterable[Batch]
     return layers if layers.calls else None
 
 
-def stream_of(output: Any) -> Tensor:
-    """What a layer hands on: its output, or the first of its outputs.
+def stream_of(output: Any) -> Tensor | None:
+    """What a layer hands on: its output, or the first of its outputs; None if that is no tensor.
 
     >>> stream_of((torch.ones(1), None)).tolist()
     [1.0]
     """
-    while not isinstance(output, Tensor):
-        output = next(iter(output.values() if isinstance(output, Mapping) else output))
-    return output
+    while isinstance(output, (list, tuple, Mapping)):
+        output = next(iter(output.values() if isinstance(output, Mapping) else output), None)
+    return output if isinstance(output, Tensor) else None
 
 
 def run_from_start(model: nn.Module, batch: Batch) -> None:
@@ -168,7 +180,7 @@ class _Passed:
 def _pass(
     model: nn.Module, paths: Sequence[str], batch: Batch, *, through: bool = True, turned: bool = False
 ) -> _Passed | None:
-    """A pass of the model through some of its layers; None unless each was called once, in order, with a stream.
+    """A pass of the model through some of its layers; None unless each was called once, in order, and only hands on.
 
     Args:
         model: what runs.
@@ -179,41 +191,62 @@ def _pass(
     """
     order: list[str] = []
     passed = _Passed([], [], [])
+    versions: list[int] = []
 
     def enters(path: str, args: tuple[Any, ...], named: dict[str, Any]) -> Any:
         order.append(path)
-        told: list[tuple[int | str, Any]] = [*enumerate(args), *named.items()]
-        for where, value in told:
-            if isinstance(value, Tensor) and value.is_floating_point():
-                call = Call(
-                    tuple(None if place == where else given for place, given in enumerate(args)),
-                    {name: None if name == where else given for name, given in named.items()},
-                    where,
-                )
-                value = value.flip(-1) if turned and path == paths[0] else value
-                passed.calls.append(call)
-                passed.entered.append(value)
-                if path == paths[-1] and not through:
-                    raise Reached
-                return call.with_stream(value)
-        return None
+        call = _call(args, named)
+        if call is None:
+            return None
+        value = args[call.where] if isinstance(call.where, int) else named[call.where]
+        value = value.flip(-1) if turned and path == paths[0] else value
+        passed.calls.append(call)
+        passed.entered.append(value)
+        versions[:] = _versions(value, call)
+        if path == paths[-1] and not through:
+            raise Reached
+        return call.with_stream(value)
 
     def leaves(path: str, output: Any) -> None:
-        passed.left.append(stream_of(output))
+        left = stream_of(output)
+        if left is None or len(passed.calls) < len(order):
+            raise Reached
+        if versions == _versions(passed.entered[-1], passed.calls[-1]):
+            passed.left.append(left)  # else it wrote into what is to be shown to it again
         if path == paths[-1]:
             raise Reached
 
-    with contextlib.ExitStack() as stack:
+    def watches() -> Iterator[RemovableHandle]:
         for path in paths:
             module = model.get_submodule(path)
-            entering = module.register_forward_pre_hook(
+            yield module.register_forward_pre_hook(
                 lambda _module, args, named, path=path: enters(path, args, named), with_kwargs=True
             )
-            leaving = module.register_forward_hook(lambda _module, _args, output, path=path: leaves(path, output))
-            stack.callback(entering.remove)
-            stack.callback(leaving.remove)
+            yield module.register_forward_hook(lambda _module, _args, output, path=path: leaves(path, output))
+
+    with hooked(watches()):
         run_from_start(model, batch)
-    return passed if order == list(paths) and len(passed.calls) == len(paths) else None
+    seen = order == list(paths) and len(passed.calls) == len(paths)
+    return passed if seen and len(passed.left) == len(paths) - (not through) else None
+
+
+def _call(args: tuple[Any, ...], named: Mapping[str, Any]) -> Call | None:
+    """How a layer is called; None without a stream."""
+    told: list[tuple[int | str, Any]] = [*enumerate(args), *named.items()]
+    found = (where for where, value in told if isinstance(value, Tensor) and value.is_floating_point())
+    where = next(found, None)
+    if where is None:
+        return None
+    return Call(
+        tuple(None if place == where else given for place, given in enumerate(args)),
+        {name: None if name == where else given for name, given in named.items()},
+        where,
+    )
+
+
+def _versions(stream: Tensor, call: Call) -> list[int]:
+    """How often all that a layer is told was written into."""
+    return [told._version for told in (stream, *call.told()) if isinstance(told, Tensor)]
 
 
 def _one_by_one(model: nn.Module, paths: Sequence[str], batch: Batch, passed: _Passed) -> bool:

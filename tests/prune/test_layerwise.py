@@ -98,19 +98,39 @@ class Told(nn.Module):
         return stream + self.linear(stream) + (0 if told is None else told)
 
 
+class Writes(Told):
+    """A layer that adds to the stream in place."""
+
+    def forward(self, stream, told=None):
+        return stream.add_(self.linear(stream))
+
+
+class HandsOn(Told):
+    """A layer whose first output is no stream."""
+
+    def __init__(self, first):
+        super().__init__()
+        self.first = first
+
+    def forward(self, stream, told=None):
+        return (*self.first, super().forward(stream))
+
+
 class Stack(nn.Module):
     """Two layers; `way` says what is odd about them."""
 
     def __init__(self, way):
         super().__init__()
-        self.layers, self.way = nn.ModuleList([Told(), Told()]), way
+        kinds = {"writes": Writes, "nothing first": lambda: HandsOn([None]), "words first": lambda: HandsOn(["a"])}
+        self.layers, self.way = nn.ModuleList([Told(), kinds.get(way, Told)()]), way
 
     def forward(self, stream):
         told = {"mean": stream.mean(), "fixed": torch.ones(4)}.get(self.way)
         for layer in reversed(self.layers) if self.way == "backwards" else self.layers:
             if self.way == "mean":
                 told = stream.mean()
-            stream = layer(stream, told)
+            given = layer(stream, told)
+            stream = given[-1] if isinstance(given, tuple) else given
             if self.way == "between":
                 stream = stream.tanh()
             if self.way == "twice":
@@ -120,10 +140,41 @@ class Stack(nn.Module):
 
 @pytest.mark.parametrize(
     ("way", "alone"),
-    [("plain", True), ("fixed", True), ("mean", False), ("between", False), ("twice", False), ("backwards", False)],
-)
+    [
+        ("plain", True), ("fixed", True), ("mean", False), ("between", False), ("twice", False), ("backwards", False),
+        ("writes", False), ("nothing first", False), ("words first", False),
+    ],
+)  # fmt: skip
 def test_layers_that_do_not_run_alone_are_told(way, alone):
     torch.manual_seed(0)
     batches = [Batch({"stream": torch.randn(2, 3, 4)}, [Text("a"), Text("b")], {})]
     with torch.no_grad():
         assert (layers_from(Stack(way), ["layers.0", "layers.1"], batches) is not None) == alone
+
+
+class Backwards(nn.Module):
+    """Two encoders; the one that stands first runs last."""
+
+    def __init__(self):
+        from transformers import BertConfig, BertModel
+
+        super().__init__()
+        torch.manual_seed(0)
+        small = BertConfig(
+            num_hidden_layers=2, num_attention_heads=2, hidden_size=8, intermediate_size=8, vocab_size=20
+        )
+        self.last, self.first = BertModel(small).encoder, BertModel(small)
+
+    def forward(self, input_ids):
+        return self.last(self.first(input_ids).last_hidden_state)[0]
+
+
+def test_a_stack_that_stands_first_and_runs_last_sees_what_went_before(monkeypatch):
+    model = Backwards().eval()
+    gates = {site.name: [0] for site in find_sites(model).values()}
+    batches = [Batch({"input_ids": torch.arange(6).reshape(2, 3)}, [Text("a"), Text("b")], {})] * 2
+    mine, entered = shown(model, batches, gates, monkeypatch, alone=True)
+    whole, _ = shown(model, batches, gates, monkeypatch, alone=False)
+    assert entered
+    assert None not in entered
+    torch.testing.assert_close(mine, whole)
