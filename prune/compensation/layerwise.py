@@ -191,7 +191,7 @@ def _pass(
     """
     order: list[str] = []
     passed = _Passed([], [], [])
-    versions: list[int] = []
+    versions: list[object] = []
 
     def enters(path: str, args: tuple[Any, ...], named: dict[str, Any]) -> Any:
         order.append(path)
@@ -244,9 +244,10 @@ def _call(args: tuple[Any, ...], named: Mapping[str, Any]) -> Call | None:
     )
 
 
-def _versions(stream: Tensor, call: Call) -> list[int]:
-    """How often all that a layer is told was written into."""
-    return [told._version for told in (stream, *call.told()) if isinstance(told, Tensor)]
+def _versions(stream: Tensor, call: Call) -> list[object]:
+    """How often all that a layer is told was written into; of tensors that do not count it, what equals nothing."""
+    tensors = (told for told in (stream, *call.told()) if isinstance(told, Tensor))
+    return [object() if told.is_inference() else told._version for told in tensors]
 
 
 def _one_by_one(model: nn.Module, paths: Sequence[str], batch: Batch, passed: _Passed) -> bool:

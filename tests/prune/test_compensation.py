@@ -345,6 +345,15 @@ def test_sequential_leaves_what_comes_before_the_first_loss_and_gate_still_equal
     assert float((gate - smaller).abs().max()) < 1e-9
 
 
+def test_sequential_gives_the_same_where_no_tensor_counts_what_is_written():
+    mine, its = made("bert"), made("bert")
+    Sequential().repair(calibration(mine), {"0": [1, 3]})
+    with torch.inference_mode():
+        Sequential().repair(calibration(its), {"0": [1, 3]})
+    for name, weight in state(mine).items():
+        np.testing.assert_allclose(weight, state(its)[name], rtol=1e-9, err_msg=name)
+
+
 def test_sequential_refuses_projections_it_cannot_see():
     from transformers import BertConfig, BertModel
 
