@@ -54,6 +54,8 @@ def require_there(folder: Path, began: Mapping[str, Any], how: str = "") -> None
         or Path(name).expanduser().exists()
     ):
         return
+    if name == began.get("class"):  # so a run calls a model that has no other name
+        raise BadInput(f"{folder}: its model, a {name}, was lent from memory and lies nowhere that is known{how}")
     start = "" if Path(name).is_absolute() else "go to where the run was started, or "
     raise BadInput(
         f"{folder}: its model was the folder {name}, which is not here; {start}put it, or a link to it, there again{how}"

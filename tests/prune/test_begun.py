@@ -48,6 +48,20 @@ def test_a_run_seen_from_elsewhere_does_not_take_a_model_of_the_hub_for_its_own(
     assert judgement.evaluate(pair_of(str(moved)))["accuracy"] == found["accuracy"]
 
 
+def test_of_a_model_in_memory_nobody_is_told_that_it_was_a_folder(made, tmp_path):
+    from transformers import AutoTokenizer
+
+    model = load(made / "owner" / "model")
+    model.config._name_or_path = model.name_or_path = ""
+    recipe = Recipe.load("random-baseline", settings(None, made / "texts.jsonl"))
+    run(recipe, model, tokenizer=AutoTokenizer.from_pretrained(made / "owner" / "model"), output_dir=tmp_path / "lent")
+    told = "its model, a BertForSequenceClassification, was lent from memory and lies nowhere that is known"
+    with pytest.raises(BadInput, match=told):
+        verify(tmp_path / "lent")
+    with pytest.raises(BadInput, match=f"{told}, or name it: --against FOLDER"):
+        pair_of(str(tmp_path / "lent"))
+
+
 def test_the_home_of_a_user_is_known_wherever_it_lies(made, tmp_path, monkeypatch):
     monkeypatch.setenv("HOME", str(made / "owner"))
     assert load("~/model").num_labels == 2
