@@ -26,6 +26,9 @@ class Evidence:
         arrays: by name: `statistics/<name>` `[head]`, `similarity/<measure>` and `…_chance` `[head, head]`,
             `clusters/{label,order,linkage,representative}`, `roles/<role>/{score,chance,excess,low,high,p,q,
             n,assigned}` `[head]`, `importance/<kind>` `[head]`, `parts/<name>` `[head, part, 2]` (sums and rows). NaN: not applicable.
+            A role's `score` is a mean over the rows that have a choice (`n` of them): one whose keys are all in the
+            relation, as the first of a causal map is for `self` and `first-token`, is left out, where
+            `statistics/first` counts every row.
         facts: how it was measured, as JSON: model, texts, versions, settings.
 
     >>> evidence = Evidence([("0", 0), ("0", 1)], {"statistics/entropy": np.array([1.0, 2.0])})
