@@ -88,16 +88,20 @@ def pair_of(
     True
     """
     folder, checkpoint = Path(model), checkpoint_of(model)
+    revised = any(change.startswith("model.revision=") for change in changes)
     if checkpoint != model:
         loaded = _judging_on(texts, str(recipe or folder / "recipe.yaml"), changes, judged=recipe is None)
         began = began_with(folder)
-        if against is not None or any(change.startswith("model.revision=") for change in changes):
+        if against is not None or revised:
             return Pair(checkpoint, against or loaded.model.id, loaded)
         dense = loaded.model.id or str(began.get("id") or "") or None
         if dense == began.get("id"):
             require_there(folder, began, ", or name it: --against FOLDER (against=)")
         return Pair(checkpoint, dense, loaded, began)
-    return Pair(model, against, _judging_on(texts, recipe, changes, judged=False))
+    loaded = _judging_on(texts, recipe, changes, judged=False)
+    if revised and loaded.model.id not in (model, against):  # else it would be that of the recipe's own model
+        loaded = loaded.model_copy(update={"model": loaded.model.model_copy(update={"id": model})})
+    return Pair(model, against, loaded)
 
 
 def _judging_on(texts: Mapping[str, Any] | None, recipe: str | None, changes: Sequence[str], judged: bool) -> Recipe:

@@ -95,7 +95,9 @@ def open_checkpoint(
             model = _moved(model, place)
     if tokenizer is None:
         tokenizer = reader_of(model, source, trust_remote_code, where)
-    opened = Opened(model, tokenizer, name, source, _facts(name, revision_of(model, source) or revision, model), lent)
+    # A folder has none, whatever was asked for: where it is gone, the hub would be taken for it.
+    asked = None if Path(source).exists() else revision
+    opened = Opened(model, tokenizer, name, source, _facts(name, revision_of(model, source) or asked, model), lent)
     if opened.filling is not None and not lent:
         config: Any = model.config
         config.pad_token_id = opened.filling

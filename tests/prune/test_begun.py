@@ -10,6 +10,7 @@ from headwise.prune.begun import require_there
 from headwise.prune.cli import main
 from headwise.prune.folder import check_place
 from headwise.prune.judgement import pair_of
+from headwise.prune.opening import open_checkpoint
 from headwise.prune.verifying import verify
 from tests.prune.test_changed import other_weights
 from tests.prune.tiny_run import checkpoint, settings, table
@@ -60,6 +61,10 @@ def test_of_a_model_in_memory_nobody_is_told_that_it_was_a_folder(made, tmp_path
         verify(tmp_path / "lent")
     with pytest.raises(BadInput, match=f"{told}, or name it: --against FOLDER"):
         pair_of(str(tmp_path / "lent"))
+
+
+def test_a_folder_has_no_revision_that_a_hub_could_be_asked_for(made):
+    assert open_checkpoint(str(made / "owner" / "model"), revision="main").facts["revision"] is None
 
 
 def test_the_home_of_a_user_is_known_wherever_it_lies(made, tmp_path, monkeypatch):

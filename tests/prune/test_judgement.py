@@ -158,6 +158,12 @@ def test_what_a_folder_means(place, tmp_path):
         pair_of(str(tmp_path))
 
 
+@pytest.mark.parametrize("recipe", [None, "quickstart"])
+def test_a_revision_that_is_asked_for_is_that_of_the_model_that_is_judged(recipe):
+    pair = pair_of("some/model", "dense/model", recipe, ["model.revision=v2"])
+    assert (pair.revision("some/model"), pair.revision("dense/model")) == ("v2", None)
+
+
 def test_a_run_of_a_model_in_memory_names_it(place, tmp_path):
     from tests.prune.tiny_run import tokenizer
 
