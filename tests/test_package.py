@@ -6,7 +6,6 @@ import pkgutil
 import re
 import subprocess
 import sys
-import time
 import tomllib
 import venv
 from pathlib import Path
@@ -82,9 +81,7 @@ def test_every_target_that_is_no_file_has_a_rule():
     assert sorted(told) == sorted(re.findall(r"^([a-z-]+):", text, re.MULTILINE))
 
 
-def test_help_answers_at_once():
-    command = [str(Path(sys.executable).parent / "headwise"), "--help"]
-    subprocess.run(command, check=True, capture_output=True)  # compiles what was not
+def test_the_program_starts_without_what_is_slow_to_load():
     loaded = subprocess.run(
         [sys.executable, "-X", "importtime", "-c", "import headwise.prune.cli"],
         check=True,
@@ -93,6 +90,3 @@ def test_help_answers_at_once():
     ).stderr
     assert "torch" not in loaded
     assert "transformers" not in loaded
-    start = time.perf_counter()
-    subprocess.run(command, check=True, capture_output=True)
-    assert time.perf_counter() - start < 5  # the promise is half a second; a loaded machine must not fail the suite
