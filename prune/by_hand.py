@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-_REMOVED, _KEPT = "removed by hand", "kept by hand"
+_REMOVED, _KEPT = "removed by hand; decided: ", "kept by hand; decided: "
 #: How the reasons of a decision begin, for heads that go and heads that stay (`selection.select`).
 _GOES, _STAYS = "number ", "kept: "
 
@@ -19,9 +19,11 @@ def by_hand(remove: Mapping[str, Sequence[int]], reasons: Mapping[str, Mapping[i
     found: dict[str, dict[int, str]] = {}
     for site, heads in reasons.items():
         going, found[site] = set(remove.get(site, ())), dict(heads)
-        for head, said in heads.items():
+        for head, told in heads.items():
+            # A person may have changed it before, and back now.
+            said = found[site][head] = told.removeprefix(_REMOVED).removeprefix(_KEPT)
             if said.startswith(_STAYS if head in going else _GOES):
-                found[site][head] = f"{_REMOVED if head in going else _KEPT}; decided: {said}"
+                found[site][head] = f"{_REMOVED if head in going else _KEPT}{said}"
     return found
 
 

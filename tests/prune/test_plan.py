@@ -98,3 +98,5 @@ def test_heads_that_a_person_chose_otherwise_say_so_once(tmp_path):
     }
     assert edited(read.reasons) == (1, 1)
     assert Plan.load(read.save(tmp_path / "again.json")) == read
+    back = read.model_copy(update={"remove": plan.remove})
+    assert Plan.load(back.save(tmp_path / "back.json")) == plan
