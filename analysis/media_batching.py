@@ -16,6 +16,7 @@ from headwise.analysis.batching import Batch, Batches, Tokens, accepted
 from headwise.analysis.devices import home
 from headwise.analysis.encoding import Row, encode
 from headwise.analysis.errors import BadInput
+from headwise.analysis.hooked import hooked
 from headwise.analysis.media import Media
 from headwise.analysis.still import still
 from headwise.analysis.texts import Corpus, Text
@@ -198,11 +199,7 @@ def positions_of(model: nn.Module, inputs: Mapping[str, Any]) -> int:
             sizes.append(math.ceil(math.sqrt(rows * length)))
 
     paths = {site.output.partition(":")[0] for site in find_sites(model).values()}
-    hooks = [model.get_submodule(path).register_forward_pre_hook(look) for path in paths]
-    try:
-        with still(model), torch.no_grad():
-            model(**inputs)
-    finally:
-        for hook in hooks:
-            hook.remove()
+    watches = (model.get_submodule(path).register_forward_pre_hook(look) for path in paths)
+    with hooked(watches), still(model), torch.no_grad():
+        model(**inputs)
     return max(sizes)
