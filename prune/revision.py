@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +26,7 @@ def commit_of(name: str, **options: Any) -> str | None:
     Raises:
         BadInput: no such repository or revision, none that may be read, no way to it, or no configuration in it.
     """
-    from huggingface_hub import HfApi, hf_hub_download
+    from huggingface_hub import hf_hub_download
     from huggingface_hub.errors import EntryNotFoundError, LocalEntryNotFoundError
 
     if Path(name).exists():
@@ -37,9 +38,7 @@ def commit_of(name: str, **options: Any) -> str | None:
         path = hf_hub_download(name, file, **where)
     except Exception as error:
         if isinstance(error, EntryNotFoundError) and not isinstance(error, LocalEntryNotFoundError):
-            where = {key: where[key] for key in ("revision", "token") if key in where}
-            adapter = HfApi().file_exists(name, "adapter_config.json", **where)
-            raise BadInput(lacking(name, file, adapter=adapter)) from error
+            raise BadInput(lacking(name, file, adapter=_holds_adapter(name, where))) from error
         reason = not_fetched(error)
         if not reason and not isinstance(error, OSError | ValueError):
             raise
@@ -49,6 +48,20 @@ def commit_of(name: str, **options: Any) -> str | None:
         ) from error
     parts = Path(path).parts
     return parts[len(parts) - parts[::-1].index("snapshots")] if "snapshots" in parts else None
+
+
+def _holds_adapter(name: str, where: Mapping[str, Any]) -> bool:
+    """Whether a repository holds an adapter; not, where the hub fails now: that there is no model it has told."""
+    from huggingface_hub import HfApi
+
+    try:
+        return HfApi().file_exists(
+            name, "adapter_config.json", revision=where.get("revision"), token=where.get("token")
+        )
+    except Exception as error:
+        if not not_fetched(error):
+            raise
+        return False
 
 
 def lacking(model: str, file: str = "config.json", *, adapter: bool = False) -> str:

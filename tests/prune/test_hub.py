@@ -7,7 +7,7 @@ import time
 
 import pytest
 import torch
-from huggingface_hub import constants
+from huggingface_hub import HfApi, constants
 from safetensors.torch import load_file
 
 from headwise.analysis.errors import BadInput
@@ -205,6 +205,17 @@ def test_what_a_hub_does_not_have_or_give_is_told(name, options, told, failing, 
     assert not (tmp_path / "seen").exists()
     # Nobody is asked to convert it.
     assert not [asked for asked in failing.asked if "discussions" in asked or "commits" in asked]
+
+
+def test_a_hub_that_fails_while_it_is_asked_for_an_adapter_has_told_enough(failing, monkeypatch):
+    def fails(*_, **__):
+        failing.status = 503
+        return asks(*_, **__)
+
+    asks = HfApi.file_exists
+    monkeypatch.setattr(HfApi, "file_exists", fails)
+    with pytest.raises(BadInput, match=r"org/adapter holds no config\.json"):
+        load("org/adapter")
 
 
 @pytest.mark.parametrize("lacks", ["metadata", "weight_map"])
