@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -92,15 +92,13 @@ def _calls(model: nn.Module, paths: list[str], inputs: Mapping[str, Tensor]) -> 
     return {path: seen[path] for path in paths if path in seen and path not in often}
 
 
-@contextlib.contextmanager
-def _listening(module: nn.Module, path: str, seen: Calls, often: set[str]) -> Iterator[None]:
+def _listening(module: nn.Module, path: str, seen: Calls, often: set[str]) -> contextlib.AbstractContextManager[None]:
     def hook(_: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         if path in seen:
             often.add(path)
         seen[path] = (args, kwargs)
 
-    with hooked([module.register_forward_pre_hook(hook, with_kwargs=True)]):
-        yield
+    return hooked([module.register_forward_pre_hook(hook, with_kwargs=True)])
 
 
 def _running(model: nn.Module, calls: Calls) -> Callable[[], None]:

@@ -72,15 +72,13 @@ def _local(source: str) -> bool:
     )
 
 
-@contextlib.contextmanager
-def _unrun(model: nn.Module) -> Iterator[None]:
+def _unrun(model: nn.Module) -> contextlib.AbstractContextManager[None]:
     """Inside the block a pass through the model, or any part of it, raises `_Ran`."""
 
     def stop(*_: Any) -> None:
         raise _Ran
 
-    with hooked(module.register_forward_pre_hook(stop) for module in model.modules()):
-        yield
+    return hooked(module.register_forward_pre_hook(stop) for module in model.modules())
 
 
 @contextlib.contextmanager

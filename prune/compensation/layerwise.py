@@ -47,8 +47,8 @@ class Call:
     named: Mapping[str, Any]
     where: int | str
 
-    def with_stream(self, stream: Tensor) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """Arguments for this stream."""
+    def with_stream(self, stream: Tensor | None) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """Arguments for this stream, or with its place left empty."""
         args = tuple(stream if place == self.where else value for place, value in enumerate(self.args))
         return args, {name: stream if name == self.where else value for name, value in self.named.items()}
 
@@ -235,13 +235,7 @@ def _call(args: tuple[Any, ...], named: Mapping[str, Any]) -> Call | None:
     told: list[tuple[int | str, Any]] = [*enumerate(args), *named.items()]
     found = (where for where, value in told if isinstance(value, Tensor) and value.is_floating_point())
     where = next(found, None)
-    if where is None:
-        return None
-    return Call(
-        tuple(None if place == where else given for place, given in enumerate(args)),
-        {name: None if name == where else given for name, given in named.items()},
-        where,
-    )
+    return None if where is None else Call(*Call(args, named, where).with_stream(None), where)
 
 
 def _versions(stream: Tensor, call: Call) -> list[object]:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from functools import reduce
 from operator import add
@@ -116,10 +116,8 @@ class _Reader:
         self.reads = reads
         self.entered: dict[str, Tensor] = {}
 
-    @contextmanager
-    def watching(self) -> Iterator[None]:
-        with hooked(read.value.register_forward_pre_hook(self._noting(read.site.name)) for read in self.reads):
-            yield
+    def watching(self) -> AbstractContextManager[None]:
+        return hooked(read.value.register_forward_pre_hook(self._noting(read.site.name)) for read in self.reads)
 
     def _noting(self, name: str) -> Any:
         def note(_module: nn.Module, args: tuple[Any, ...]) -> None:
