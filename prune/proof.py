@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.utils.hooks import RemovableHandle
 
 from headwise.analysis.batching import Batch
 from headwise.analysis.errors import BadInput, ProofFailed
@@ -141,11 +142,12 @@ def _gated_pass(
 ) -> tuple[dict[str, list[Tensor]], dict[str, Tensor]]:
     """Each site's floating inputs and its output, in one pass of the gated dense model."""
     seen: dict[str, list[Tensor]] = {}
+    outputs: dict[str, Tensor] = {}
 
     def remember(site: Site, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         seen[site.name] = [value.clone() for value in _floats(args, kwargs)]
 
-    with gated(dense, remove), _outputs(dense, sites) as outputs, _at_inputs(dense, sites, remember):
+    with gated(dense, remove), hooked(_outputs(dense, sites, outputs)), hooked(_at_inputs(dense, sites, remember)):
         _run(dense, inputs)
     return seen, outputs
 
@@ -164,8 +166,8 @@ def _fed_pass(cut: nn.Module, inputs: Inputs, seen: Mapping[str, list[Tensor]]) 
 
         return tuple(swap(value) for value in args), {name: swap(value) for name, value in kwargs.items()}
 
-    now = find_sites(cut)
-    with _outputs(cut, now) as outputs, _at_inputs(cut, now, feed):
+    now, outputs = find_sites(cut), dict[str, Tensor]()
+    with hooked(_outputs(cut, now, outputs)), hooked(_at_inputs(cut, now, feed)):
         _run(cut, inputs)
     return outputs
 
@@ -178,11 +180,9 @@ def _floats(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> list[Tensor]:
     return [value for value in (*args, *kwargs.values()) if _floating(value)]
 
 
-@contextlib.contextmanager
-def _at_inputs(model: nn.Module, sites: Mapping[str, Site], visit: Callable[..., Any]) -> Iterator[None]:
+def _at_inputs(model: nn.Module, sites: Mapping[str, Site], visit: Callable[..., Any]) -> Iterator[RemovableHandle]:
     """Visit the inputs of every site's module, before any hook of the cut itself, call by call."""
     counts: dict[str, int] = {}
-    handles = []
     for path in {site.module for site in sites.values()}:
         calls = {site.call: site for site in sites.values() if site.module == path}
 
@@ -191,17 +191,12 @@ def _at_inputs(model: nn.Module, sites: Mapping[str, Site], visit: Callable[...,
             counts[path] = counts.get(path, 0) + 1
             return visit(calls[call], args, kwargs)
 
-        handles.append(model.get_submodule(path).register_forward_pre_hook(hook, with_kwargs=True, prepend=True))
-    with hooked(handles):
-        yield
+        yield model.get_submodule(path).register_forward_pre_hook(hook, with_kwargs=True, prepend=True)
 
 
-@contextlib.contextmanager
-def _outputs(model: nn.Module, sites: Mapping[str, Site]) -> Iterator[dict[str, Tensor]]:
-    """Each site's output by name: of its output projection, or of its module where that is never called."""
-    found: dict[str, Tensor] = {}
+def _outputs(model: nn.Module, sites: Mapping[str, Site], found: dict[str, Tensor]) -> Iterator[RemovableHandle]:
+    """Find each site's output by name: of its output projection, or of its module where that is never called."""
     counts: dict[str, int] = {}
-    handles = []
     for site in sites.values():
         if site.call:
             continue
@@ -215,9 +210,7 @@ def _outputs(model: nn.Module, sites: Mapping[str, Site]) -> Iterator[dict[str, 
             counts[path] = counts.get(path, 0) + 1
             found[twins[call]] = (output if isinstance(output, Tensor) else output[0]).detach()
 
-        handles.append(model.get_submodule(path).register_forward_hook(hook))
-    with hooked(handles):
-        yield found
+        yield model.get_submodule(path).register_forward_hook(hook)
 
 
 def _run(model: nn.Module, inputs: Inputs) -> Any:

@@ -7,7 +7,7 @@ context and context gradient, summed over head_dim and tokens. No maps are neede
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -15,6 +15,7 @@ import numpy as np
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
+from torch.utils.hooks import RemovableHandle
 
 from headwise.analysis.batching import Batch
 from headwise.analysis.errors import BadInput
@@ -135,9 +136,7 @@ class _Pass:
             if task is None:
                 self.model(**self.batch.inputs)
                 return
-            for path in self.running:
-                stack.callback(self.model.get_submodule(path).register_forward_hook(self._leave(path)).remove)
-            stack.callback(self.model.register_forward_hook(self._scored).remove)
+            stack.enter_context(hooked(self._output_watches()))
             losses = task.losses(self.model, self.batch)
             _check(losses, self.batch)
             # Texts do not influence one another: the gradient of the sum holds every text's own gradient.
@@ -193,15 +192,20 @@ class _Pass:
         self.pulls[name] = self.pulls.get(name, 0) + (pull.square() * real).sum(1)
         self.tokens[name] = self.tokens.get(name, 0) + valid.sum(1)
 
-    def _mask_watches(self) -> list[Any]:
+    def _output_watches(self) -> Iterator[RemovableHandle]:
+        for path in self.running:
+            yield self.model.get_submodule(path).register_forward_hook(self._leave(path))
+        yield self.model.register_forward_hook(self._scored)
+
+    def _mask_watches(self) -> Iterator[RemovableHandle]:
         """Hooks that note the padding of each call: a task may call the model with other texts than the batch's."""
         doors = [self.model]
         if getattr(getattr(self.model, "config", None), "is_encoder_decoder", False):
             doors.append(self.model.get_encoder())  # type: ignore[operator]
         elif isinstance(getattr(self.model, "base_model", None), nn.Module):
             doors.append(self.model.base_model)  # type: ignore[arg-type]
-        unique = {id(door): door for door in doors}.values()
-        return [door.register_forward_pre_hook(self._note, with_kwargs=True) for door in unique]
+        for door in {id(door): door for door in doors}.values():
+            yield door.register_forward_pre_hook(self._note, with_kwargs=True)
 
     def _note(self, module: nn.Module, _args: Any, inputs: dict[str, Any]) -> None:
         if module is self.model:
