@@ -124,7 +124,7 @@ def _speed(folder: Path) -> str:
     if not path.exists():
         return "not cut"
     from headwise.prune.report.doubt import doubt
-    from headwise.prune.report.verdict import leading_row
+    from headwise.prune.report.gain import leading_row
 
     row = leading_row(json.loads(path.read_text(encoding="utf-8")))
     ratio, why = row["ratio"], doubt(row)

@@ -163,7 +163,7 @@ def _run(number: int, folder: Folder, metric: str, setting: tuple[int, int] | No
 
 def _row(speed: Mapping[str, Any], setting: tuple[int, int] | None) -> Mapping[str, Any]:
     """The timing at the shared setting, else the run's own largest."""
-    from headwise.prune.report.verdict import leading_row
+    from headwise.prune.report.gain import leading_row
 
     found = [row for row in speed.get("rows", []) if (row["batch"], row["length"]) == setting]
     return found[0] if found else leading_row(speed)

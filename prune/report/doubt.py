@@ -13,6 +13,20 @@ FEWEST_ROUNDS = 6
 _LEVEL = 0.05
 
 
+def apart(row: Mapping[str, Any]) -> bool:
+    """Whether the two times of a row differ by more than chance, be it no more than the machine does by itself.
+
+    >>> apart({"ratio": {"low": 1.07, "high": 1.14}, "p": 0.01}), apart({"ratio": {"low": 0.9, "high": 1.2}})
+    (True, False)
+    """
+    if row.get("significant"):
+        return True
+    low, high = ((row.get("ratio") or {}).get(end) for end in ("low", "high"))
+    p, rounds = row.get("p"), row.get("rounds")
+    enough = rounds is None or rounds >= FEWEST_ROUNDS
+    return enough and None not in (low, high) and not low <= 1 <= high and (p is None or p < _LEVEL)
+
+
 def doubt(row: Mapping[str, Any]) -> str:
     """Why the two times of a row do not count as different, in words; "" if they do.
 

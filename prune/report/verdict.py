@@ -6,14 +6,12 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from headwise.prune.report.document import Figure, Head, Limit, Role, Similarity, Verdict
-from headwise.prune.report.doubt import doubt
 from headwise.prune.report.folder import Folder
 from headwise.prune.report.formats import (
     Number,
     count,
     in_metric,
     in_points,
-    milliseconds,
     number,
     p_is,
     percent_change,
@@ -21,6 +19,7 @@ from headwise.prune.report.formats import (
     times,
     unit,
 )
+from headwise.prune.report.gain import gain, gain_in_words, leading_row
 
 SIGNIFICANT = 0.05
 
@@ -33,15 +32,14 @@ def verdict_of_prune(folder: Folder, heads: Sequence[Head]) -> Verdict:
     parts = []
     if accuracy:
         parts.append(cost_in_words(accuracy))
-    row = leading_row(speed)
-    if row:
-        parts.append(gain_in_words(row))
+    if speed.get("rows"):
+        parts.append(gain_in_words(speed["rows"]))
     figures = [_removed(folder, heads, gone)]
     figures += [_cost(accuracy)] if accuracy else []
-    figures += [_gain(speed, row)] if row else []
+    figures += [gain(speed)] if speed.get("rows") else []
     figures += [_proof(proof)] if proof else []
     headline = f"{start}: {', '.join(parts)}." if parts else f"{start}."
-    return Verdict(headline=headline, figures=tuple(figures), limits=limits_of(folder, row))
+    return Verdict(headline=headline, figures=tuple(figures), limits=limits_of(folder, leading_row(speed)))
 
 
 def verdict_of_analysis(heads: Sequence[Head], roles: Sequence[Role], similarity: Similarity | None) -> Verdict:
@@ -96,29 +94,6 @@ def cost_in_words(accuracy: Mapping[str, Any]) -> str:
     return f"{metric} {in_points(abs(drop), metric)}{points} {direction}"
 
 
-def gain_in_words(row: Mapping[str, Any]) -> str:
-    """The change of speed as part of a sentence.
-
-    >>> gain_in_words({"ratio": {"median": 1.19}, "significant": True})
-    '1.19 times as fast'
-    >>> gain_in_words({"ratio": {"median": 1.01}, "significant": False})
-    'no significant difference in speed'
-    """
-    if not row.get("significant"):
-        return "no significant difference in speed"
-    return f"{row['ratio']['median']:.2f} times as fast"
-
-
-def leading_row(speed: Mapping[str, Any]) -> dict[str, Any]:
-    """The setting with the most tokens: the one that the verdict names.
-
-    >>> leading_row({"rows": [{"batch": 1, "length": 32}, {"batch": 8, "length": 128}]})
-    {'batch': 8, 'length': 128}
-    """
-    rows = speed.get("rows", [])
-    return dict(max(rows, key=lambda row: (row["batch"] * row["length"], row["batch"]))) if rows else {}
-
-
 def limits_of(folder: Folder, row: Mapping[str, Any]) -> tuple[Limit, ...]:
     """The recipe's limits, each with what it was compared with.
 
@@ -143,7 +118,7 @@ def limits_of(folder: Folder, row: Mapping[str, Any]) -> tuple[Limit, ...]:
             measured = ratio.get("median")
             words = (
                 f"speed at least {times(allowed)}; measured {times(measured)} "
-                f"({times(ratio.get('low'))} to {times(ratio.get('high'))})"
+                f"({times(ratio.get('low'))} to {times(ratio.get('high'))}){_at(row)}"
             )
             kept = None if measured is None else measured >= allowed
         elif name == "size":
@@ -154,6 +129,11 @@ def limits_of(folder: Folder, row: Mapping[str, Any]) -> tuple[Limit, ...]:
             measured, kept, words = None, None, f"{name}: {number(allowed)}; this page does not judge it"
         limits.append(Limit(str(name), float(allowed), measured, kept, words))
     return tuple(limits)
+
+
+def _at(row: Mapping[str, Any]) -> str:
+    """Of which setting a limit on the speed speaks."""
+    return f" at batch {row['batch']} × length {row['length']}" if "batch" in row else ""
 
 
 def share_left(sizes: Any) -> float | None:
@@ -191,29 +171,6 @@ def _cost(accuracy: Mapping[str, Any]) -> Figure:
     tone = "plain" if drop is None or not significant(accuracy) else "bad" if drop > 0 else "good"
     way = "drop" if not drop else "worse" if drop > 0 else "better"
     return Figure("Cost", f"{_with_unit(drop and abs(drop), metric)} {way}", tuple(details), tone)
-
-
-def _gain(speed: Mapping[str, Any], row: Mapping[str, Any]) -> Figure:
-    ratio = row.get("ratio", {})
-    details = [
-        f"measured at batch {row['batch']} × length {row['length']}, "
-        f"95 % interval {times(ratio.get('low'))} to {times(ratio.get('high'))}",
-        f"the removed operations alone predict {times(row.get('operation_ratio'))}",
-    ]
-    if not row.get("significant"):
-        details.append(doubt(row))
-    said = speed.get("forecast")
-    if said:
-        details.append(
-            f"asked for at most {milliseconds(said['asked'])} at {said['batch']} × {said['length']}: the latency table "
-            f"forecast {milliseconds(said['then'])}, measured {milliseconds(said['measured'].get('median'))}"
-        )
-    others = [r["ratio"]["median"] for r in speed.get("rows", [])]
-    if len(others) > 1:
-        details.append(f"{times(min(others))} to {times(max(others))} over {len(others)} settings")
-    median = ratio.get("median") or 1.0
-    tone = "plain" if not row.get("significant") else "good" if median > 1 else "bad"
-    return Figure("Gain", f"{times(ratio.get('median'))} speed", tuple(details), tone)
 
 
 def _proof(proof: Mapping[str, Any]) -> Figure:
