@@ -12,6 +12,9 @@ os.environ.pop("PYTHONUNBUFFERED", None)
 import torch
 import transformers
 
+from tests import checking
+
+checking.install()
 torch.set_num_threads(1)
 transformers.logging.set_verbosity_error()
 transformers.logging.disable_progress_bar()
