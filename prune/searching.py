@@ -126,13 +126,15 @@ def _climbed(
     rng, began, limit = np.random.default_rng(recipe.seed), clock(), recipe.search.seconds
     best, least = start, loss(start)
     facts: dict[str, Any] = {"kind": "counts", "judged": 1, "start": least, "found": least, "moves": 0}
-    seen = {tuple(start.values())}
+    seen, around = {tuple(start.values())}, None
     stopped = "evaluations"
     for _ in track(range(recipe.search.evaluations - 1), label="Trying other numbers of heads"):
         if limit is not None and clock() - began >= limit:
             stopped = "seconds"
             break
-        near = [counts for counts in _neighbours(curves, best, bounds) if tuple(counts.values()) not in seen]
+        if around is None:
+            around = _neighbours(curves, best, bounds)
+        near = [counts for counts in around if tuple(counts.values()) not in seen]
         if not near:
             stopped = "every neighbour was tried"
             break
@@ -141,7 +143,7 @@ def _climbed(
         found = loss(tried)
         facts["judged"] += 1
         if found < least or not np.isfinite(least):
-            best, least = tried, found
+            best, least, around = tried, found, None
             facts["moves"] += 1
     if not np.isfinite(least):
         raise BadInput(

@@ -255,15 +255,16 @@ class _Fitted:
 
     def unexplained(self, second: Tensor) -> float:
         """How far contexts are from values of what was read, as a share of their squares."""
-        width, columns, worst = self.read.site.head_dim, self.read.weight.shape[1], 0.0
+        width, step, worst = self.read.site.head_dim, self.read.value.in_features, 0.0
+        every = torch.arange(len(second), device=second.device)
+        columns, readings = every[: self.read.weight.shape[1]], every[self.read.weight.shape[1] :]
         for index, place in enumerate(self.read.places):
-            lacks = second.new_zeros(width, len(second))
-            lacks[:, place * width : (place + 1) * width] = torch.eye(width, dtype=second.dtype)
-            size = float(((lacks @ second) * lacks).sum())
-            start = columns + index * self.read.value.in_features
-            lacks[:, start : start + self.read.value.in_features] = -self.value[index]
-            lacks[:, -1] = -self.shift[index]
-            worst = max(worst, float(((lacks @ second) * lacks).sum()) / size if size > 0 else 0.0)
+            # All that a head's contexts and readings have to do with: the products of other heads are many more.
+            own = [columns[place * width :][:width], readings[index * step :][:step], every[-1:]]
+            square = second[torch.cat(own)][:, torch.cat(own)]
+            size = float(square[:width, :width].diagonal().sum())
+            lacks = torch.cat([torch.eye(width).to(square), -self.value[index], -self.shift[index][:, None]], 1)
+            worst = max(worst, float(((lacks @ square) * lacks).sum()) / size if size > 0 else 0.0)
         return worst
 
     def alternate(self, second: Tensor, ridge: float) -> None:
@@ -285,12 +286,13 @@ class _Fitted:
                 seen = self.read.felt @ best
                 directions = torch.linalg.eigh(seen @ shapes[index] @ seen.T).eigenvectors[:, -width:]
                 values, out = directions.T @ seen, unfelt @ directions
-                moved = out @ values - parts[index]
+                # Part by part: what moves has twice the rank of a head, which is less than its width.
+                moved = torch.cat([values, self.value[index]]) @ own[row]
+                missing = torch.addmm(missing, torch.cat([out, -self.out[index]], 1), moved, alpha=-1)
                 # As large as it was: half precision has to hold it.
                 size = self.value[index].norm() / values.norm().clamp(min=1e-30)
                 self.out[index], self.value[index] = out / size, values * size
-                parts[index] = parts[index] + moved
-                missing = missing - moved @ own[row]
+                parts[index] = out @ values
         given = self.read.bias + self.read.weight @ mean[:columns]
         self.bias = self.bias + given - self._parts() @ mean[columns:] - self._constant()
 

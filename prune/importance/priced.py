@@ -30,6 +30,7 @@ class Shelf:
 
     room: int = HELD
     _there: OrderedDict[tuple[str, Gone], RepairCost] = field(default_factory=OrderedDict)
+    _taken: int = 0
 
     def get(self, key: tuple[str, Gone], make: Callable[[], RepairCost]) -> RepairCost:
         """What is there by a key, or what `make` returns, which then is there.
@@ -41,11 +42,15 @@ class Shelf:
         made
         made
         """
-        found = self._there.pop(key, None)
-        found = make() if found is None else found
+        found = self._there.get(key)
+        if found is not None:
+            self._there.move_to_end(key)
+            return found
+        found = make()
         self._there[key] = found
-        while len(self._there) > 1 and sum(one.bytes for one in self._there.values()) > self.room:
-            self._there.popitem(last=False)
+        self._taken += found.bytes
+        while len(self._there) > 1 and self._taken > self.room:
+            self._taken -= self._there.popitem(last=False)[1].bytes
         return found
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Literal
 
 import numpy as np
@@ -85,8 +85,11 @@ class Redundancy(BaseModel):
             return Resampled("no sums by part of the texts are kept of what matters; analyse again")
         texts, importance = way
 
+        # Other texts ask who matters anew, not who is alike: the tree is the same for all of them.
+        tree = tree_of(similarity, self.linkage)
+
         def anew(weights: np.ndarray) -> dict[str, np.ndarray]:
-            distances, _ = clusters_lost(similarity, importance(weights), self.linkage)
+            distances = distances_lost(tree, importance(weights))
             found = {name: np.full_like(value, np.nan) for name, value in values.items()}
             for (name, head), distance in zip(heads, distances, strict=True):
                 found[name][head] = distance
@@ -151,26 +154,50 @@ def clusters_lost(
     >>> distances.round(2), rivals
     (array([0.1 , 0.85, 1.85]), array([1, 2, 2]))
     """
-    from scipy.cluster.hierarchy import linkage as merge
-    from scipy.spatial.distance import squareform
-
     count = len(importance)
-    distances, rivals = np.zeros(count), np.arange(count)
-    if count < 2:
-        return distances + 1.0, rivals
-    apart = np.clip(1 - (similarity + similarity.T) / 2, 0, None)
-    np.fill_diagonal(apart, 0.0)
-    members = {index: [index] for index in range(count)}
-    best = {index: index for index in range(count)}
-    for step, (left, right, height, _) in enumerate(merge(squareform(apart, checks=False), method=linkage)):
-        sides = (int(left), int(right))
-        winner, loser = sorted(sides, key=lambda side: (-importance[best[side]], best[side]))
-        lost = best[loser]
-        distances[lost] = height
+    tree = tree_of(similarity, linkage)
+    rivals, members = np.arange(count), {index: [index] for index in range(count)}
+    for step, (winner, loser, lost, _) in enumerate(_duels(tree, importance)):
         stronger = [head for head in members[winner] if importance[head] >= importance[lost]]
         rivals[lost] = max(stronger, key=lambda head: similarity[lost, head])
         members[count + step] = members.pop(winner) + members.pop(loser)
-        best[count + step] = best[winner]
-    final = best[2 * count - 2]
-    distances[final] = 1 + distances.max()
-    return distances, rivals
+    return distances_lost(tree, importance), rivals
+
+
+def tree_of(similarity: np.ndarray, linkage: str = "average") -> np.ndarray:
+    """How heads join to clusters, the most alike first: a row a merger, as scipy has it.
+
+    >>> tree_of(np.array([[1.0, 0.25], [0.25, 1.0]])).tolist()
+    [[0.0, 1.0, 0.75, 2.0]]
+    """
+    from scipy.cluster.hierarchy import linkage as merge
+    from scipy.spatial.distance import squareform
+
+    if len(similarity) < 2:
+        return np.zeros((0, 4))
+    apart = np.clip(1 - (similarity + similarity.T) / 2, 0, None)
+    np.fill_diagonal(apart, 0.0)
+    return np.asarray(merge(squareform(apart, checks=False), method=linkage))
+
+
+def distances_lost(tree: np.ndarray, importance: np.ndarray) -> np.ndarray:
+    """At which distance each head loses its cluster to one that matters more; the overall winner one more than that.
+
+    >>> distances_lost(tree_of(np.array([[1.0, 0.25], [0.25, 1.0]])), np.array([2.0, 1.0]))
+    array([1.75, 0.75])
+    """
+    distances = np.zeros(len(importance))
+    for _, _, lost, height in _duels(tree, importance):
+        distances[lost] = height
+    if len(distances):
+        distances[np.argmax(importance)] = 1 + distances.max()
+    return distances
+
+
+def _duels(tree: np.ndarray, importance: np.ndarray) -> Iterator[tuple[int, int, int, float]]:
+    """Of every merger the side that wins, the side that loses, the head that loses it, and at which distance."""
+    best = list(range(len(importance)))
+    for left, right, height, _ in tree.tolist():
+        winner, loser = sorted((int(left), int(right)), key=lambda side: (-importance[best[side]], best[side]))
+        yield winner, loser, best[loser], height
+        best.append(best[winner])
