@@ -92,16 +92,26 @@ def pair_of(
     if checkpoint != model:
         loaded = _judging_on(texts, str(recipe or folder / "recipe.yaml"), changes, judged=recipe is None)
         began = began_with(folder)
-        if against is not None or revised:
-            return Pair(checkpoint, against or loaded.model.id, loaded)
-        dense = loaded.model.id or str(began.get("id") or "") or None
-        if dense == began.get("id"):
+        dense = against or loaded.model.id or str(began.get("id") or "") or None
+        if against is None and dense == began.get("id"):
             require_there(folder, began, ", or name it: --against FOLDER (against=)")
-        return Pair(checkpoint, dense, loaded, began)
+        if revised and dense is None:
+            raise BadInput(
+                f"revision: {model} does not tell which model it began with; name it: --against MODEL (against=)"
+            )
+        if revised:
+            # What lies in the run's folder has none: it is that of the other one, whether a recipe names it or not.
+            return Pair(checkpoint, dense, _of(loaded, dense))
+        return Pair(checkpoint, dense, loaded, None if against else began)
     loaded = _judging_on(texts, recipe, changes, judged=False)
     if revised and loaded.model.id not in (model, against):  # else it would be that of the recipe's own model
-        loaded = loaded.model_copy(update={"model": loaded.model.model_copy(update={"id": model})})
+        loaded = _of(loaded, model)
     return Pair(model, against, loaded)
+
+
+def _of(recipe: Recipe, model: str | None) -> Recipe:
+    """The recipe with another model, to which its revision belongs."""
+    return recipe.model_copy(update={"model": recipe.model.model_copy(update={"id": model})})
 
 
 def _judging_on(texts: Mapping[str, Any] | None, recipe: str | None, changes: Sequence[str], judged: bool) -> Recipe:
