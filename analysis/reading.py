@@ -16,7 +16,7 @@ from headwise.analysis.fetching import not_fetched
 from headwise.analysis.labelling import choices_of, columns_of, labels_of
 from headwise.analysis.media import Media
 from headwise.analysis.media_tables import dataset_table, folder_table, kind_of
-from headwise.analysis.tables import FORMATS, Table, open_table, refuse_packed
+from headwise.analysis.tables import FORMATS, Table, not_text, open_table, refuse_packed
 from headwise.analysis.texts import Corpus, Text
 
 log = logging.getLogger("headwise")
@@ -90,7 +90,7 @@ def read_texts(path: str | Path) -> Corpus:
     try:
         lines = path.read_text("utf-8-sig").split("\n")
     except UnicodeDecodeError as error:
-        raise BadInput(f"{path}: not UTF-8 text ({error}); convert it first") from error
+        raise BadInput(not_text(path, error)) from error
     except OSError as error:
         raise BadInput(f"{path}: {error.strerror or error}") from error
     # The newline at the end of the last line does not begin another one.
@@ -111,7 +111,7 @@ def read_table(
     choices: Column | Sequence[Column] | None = None,
     header: bool | None = None,
 ) -> Corpus:
-    """The rows of a CSV, TSV, JSON-lines, JSON or parquet file; JSON may hold whole columns as well.
+    """The rows of a CSV, TSV, JSON-lines, JSON, parquet, Arrow or feather file; JSON may hold whole columns as well.
 
     Columns are named, or numbered from 0 (-1 is the last) where a CSV or TSV has no header line. A file whose
     quotation marks are text keeps all its rows, and `notes` says so. Rows without text, without the asked

@@ -1,4 +1,4 @@
-"""Tables from files: CSV, TSV, JSON and parquet, as named columns."""
+"""Tables from files: CSV, TSV, JSON, parquet and Arrow, as named columns."""
 
 from __future__ import annotations
 
@@ -23,9 +23,12 @@ FORMATS = {
     ".json": "json",
     ".parquet": "parquet",
     ".pq": "parquet",
+    ".arrow": "arrow",
+    ".feather": "arrow",
     ".txt": "text",
     ".text": "text",
 }
+_TABLES = [suffix for suffix, kind in FORMATS.items() if kind != "text"]
 _WELL_QUOTED = re.compile(r'"(?:[^"]|"")*"')
 # Not splitlines(): text may hold U+2028, vertical tabs and other marks that end no line of a table.
 _LINE_END = re.compile(r"\r\n?|\n")
@@ -79,20 +82,24 @@ class Table:
         )
 
 
+#: What programs keep for themselves, also where it is packed and so begins as if it could be unpacked.
+_KEPT = {".xlsx", ".xls", ".ods", ".docx", ".odt", ".pdf", ".pkl", ".pickle", ".npy", ".npz", ".orc", ".avro"}
 #: How files that have to be unpacked first begin.
 _PACKED = {b"\x1f\x8b": "gzip", b"PK\x03\x04": "zip", b"\xfd7zXZ": "xz", b"BZh": "bzip2", b"(\xb5/\xfd": "zstd"}
 
 
 def refuse_packed(path: Path) -> None:
-    """Refuse a file that is packed, whatever its name says.
+    """Refuse a file that is packed, whatever its name says, and one of a program whose files are not read.
 
     Raises:
-        BadInput: with what packed it; or it cannot be read.
+        BadInput: with what packed it, or what to save it as; or it cannot be read.
 
     >>> refuse_packed(Path("/no/such/file"))
     """
     if not path.is_file():  # a pipe would lose what is read here
         return
+    if path.suffix.lower() in _KEPT:
+        raise BadInput(f"{path}: {path.suffix} files are not read; save it as {', '.join(sorted(_TABLES))}")
     try:
         with path.open("rb") as file:
             first = file.read(6)
@@ -101,6 +108,15 @@ def refuse_packed(path: Path) -> None:
     packer = next((name for mark, name in _PACKED.items() if first.startswith(mark)), None)
     if packer is not None:
         raise BadInput(f"{path}: packed by {packer}; unpack it first")
+
+
+def not_text(path: Path, error: UnicodeDecodeError) -> str:
+    """What to say of a file that holds something else than text.
+
+    >>> not_text(Path("a.txt"), UnicodeDecodeError("utf-8", b"x", 0, 1, "no"))[:61]
+    "a.txt: not UTF-8 text ('utf-8' codec can't decode byte 0x78 i"
+    """
+    return f"{path}: not UTF-8 text ({error}); write it as UTF-8, or as a table: {', '.join(_TABLES)}"
 
 
 def _number(column: str | int | None) -> int | None:
@@ -114,7 +130,7 @@ def open_table(path: Path, columns: Sequence[str | int | None] = (), header: boo
     """The table in a file, its format by its suffix.
 
     Args:
-        path: .csv, .tsv, .tab, .jsonl, .ndjson, .json, .parquet or .pq.
+        path: .csv, .tsv, .tab, .jsonl, .ndjson, .json, .parquet, .pq, .arrow or .feather.
         columns: the columns that will be asked for; only numbers mean that a CSV or TSV has no header line, unless
             its first line has one of the usual names of columns (`text`, `label`, …) as a cell; `notes` says so.
         header: says so outright.
@@ -127,6 +143,8 @@ def open_table(path: Path, columns: Sequence[str | int | None] = (), header: boo
     try:
         if kind == "parquet":
             return _parquet(path)
+        if kind == "arrow":
+            return _arrow(path)
         if kind == "json":
             return _json(path, path.read_text("utf-8-sig"))
         if kind in ("csv", "tsv"):
@@ -136,7 +154,7 @@ def open_table(path: Path, columns: Sequence[str | int | None] = (), header: boo
                 return _delimited(path, kind, header, guess=not header)
             return _delimited(path, kind, header)
     except UnicodeDecodeError as error:
-        raise BadInput(f"{path}: not UTF-8 text ({error}); convert it first") from error
+        raise BadInput(not_text(path, error)) from error
     except OSError as error:
         raise BadInput(f"{path}: {error.strerror or error}") from error
     raise BadInput(f"{path}: unknown kind of table; expected one of {', '.join(FORMATS)}")
@@ -222,3 +240,20 @@ def _parquet(path: Path) -> Table:
     except pyarrow.ArrowInvalid as error:
         raise BadInput(f"{path}: not a parquet file: {error}") from error
     return Table(columns, lambda i: file.read(columns=[columns[i]]).column(0).to_pylist())
+
+
+def _arrow(path: Path) -> Table:
+    """What `datasets` keeps in its folders (a stream), or what data frames write as feather (a file)."""
+    import pyarrow
+    import pyarrow.feather
+    import pyarrow.ipc
+
+    try:
+        with pyarrow.memory_map(str(path)) as file:
+            try:
+                table = pyarrow.ipc.open_stream(file).read_all()
+            except pyarrow.ArrowInvalid:
+                table = pyarrow.feather.read_table(path)
+    except pyarrow.ArrowInvalid as error:
+        raise BadInput(f"{path}: not an Arrow file: {error}") from error
+    return Table(list(table.column_names), lambda i: table.column(i).to_pylist())

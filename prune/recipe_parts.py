@@ -64,7 +64,7 @@ class Texts(Part):
     """Where texts come from."""
 
     source: Name = Field(
-        default="embedded", description="`embedded`, a file (text, CSV, TSV, JSONL, parquet) or a data set"
+        default="embedded", description="`embedded`, a file (text, CSV, TSV, JSONL, parquet, Arrow) or a data set"
     )
     config: Name | None = Field(
         default=None, description="a data set's configuration; the source may say it as `name:config`"

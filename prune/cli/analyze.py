@@ -24,7 +24,9 @@ from headwise.prune.cli.options import (
 )
 from headwise.prune.cli.terminal import put, put_json, speaking, stdout
 
-TextsFile = Annotated[Path | None, typer.Option("--texts", help="A text a line; or a CSV, TSV, JSONL or parquet file.")]
+TextsFile = Annotated[
+    Path | None, typer.Option("--texts", help="A text a line; or a CSV, TSV, JSONL, parquet or Arrow file.")
+]
 Dataset = Annotated[
     str | None, typer.Option("--dataset", metavar="NAME[:CONFIG]", help="A data set of the hub: nyu-mll/glue:sst2.")
 ]

@@ -1,0 +1,67 @@
+"""Arrow and feather files are tables like others; what is no text and no table is told with what to do."""
+
+import datasets
+import pandas
+import pytest
+
+from headwise.analysis.errors import BadInput
+from headwise.analysis.reading import read_source
+from headwise.prune.recipe_parts import Texts
+
+ROWS = {"sentence": ["one", "two", "three"], "label": [0, 1, 1]}
+
+
+def kept_by_datasets(folder):
+    datasets.Dataset.from_dict(ROWS).save_to_disk(str(folder / "kept"))
+    return next((folder / "kept").glob("*.arrow"))
+
+
+def feather(folder, **more):
+    path = folder / "rows.feather"
+    pandas.DataFrame(ROWS).to_feather(path, **more)
+    return path
+
+
+WRITTEN = {
+    "datasets": kept_by_datasets,
+    "feather": feather,
+    "packed inside": lambda folder: feather(folder, compression="zstd"),
+    "feather 1": lambda folder: feather(folder, version=1),
+    "arrow file": lambda folder: feather(folder).rename(folder / "rows.arrow"),
+}
+
+
+@pytest.mark.parametrize("how", WRITTEN)
+def test_arrow_files_are_read_whoever_wrote_them(tmp_path, how):
+    path = WRITTEN[how](tmp_path)
+    corpus = read_source(str(path), label="label")
+    assert [(text.text, text.label) for text in corpus.texts] == [("one", 0), ("two", 1), ("three", 1)]
+    assert [text.text for text in read_source(str(path), text=0).texts] == ROWS["sentence"]
+    with pytest.raises(BadInput, match="no column 'stars' for the label; the columns are 'sentence', 'label'"):
+        read_source(str(path), label="stars")
+
+
+@pytest.mark.parametrize("content", [b"", b"no table", b"ARROW1\0\0 broken off"])
+@pytest.mark.parametrize("suffix", ["arrow", "feather"])
+def test_what_is_no_arrow_file_is_told(tmp_path, suffix, content):
+    (tmp_path / f"a.{suffix}").write_bytes(content)
+    with pytest.raises(BadInput, match=rf"a\.{suffix}: not an Arrow file"):
+        read_source(str(tmp_path / f"a.{suffix}"))
+
+
+@pytest.mark.parametrize("name", ["a.xlsx", "a.pkl", "a.ODS", "a.npz"])
+def test_files_of_other_programs_are_told_what_to_be_saved_as(tmp_path, name):
+    (tmp_path / name).write_bytes(b"PK\x03\x04\x80\x81")
+    with pytest.raises(BadInput, match=r"files are not read; save it as \.arrow, \.csv, .*\.parquet"):
+        read_source(str(tmp_path / name))
+
+
+@pytest.mark.parametrize("name", ["a.txt", "a.csv", "a.bin", "europarl.pt"])
+def test_what_is_not_text_is_told_what_would_be_read(tmp_path, name):
+    (tmp_path / name).write_bytes(b"\x80\x81\x82")
+    with pytest.raises(BadInput, match=r"not UTF-8 text .*; write it as UTF-8, or as a table: \.csv, .*\.arrow"):
+        read_source(str(tmp_path / name))
+
+
+def test_the_recipe_says_so():
+    assert "Arrow" in Texts.model_fields["source"].description
