@@ -492,7 +492,8 @@ def test_the_text_column_is_guessed_only_where_it_is_clear(tmp_path):
         ("a.csv", "", "the file is empty"),
         ("a.parquet", "no", "not a parquet file"),
         ("a.csv", None, "No such file"),
-        ("a.xlsx", "x", "unknown kind of table"),
+        ("a.xlsx", "x", r"\.xlsx files are not read; save it as"),
+        ("a.doc", "x", "unknown kind of table"),
     ],
 )
 def test_unreadable_tables(tmp_path, name, content, match):
