@@ -150,7 +150,7 @@ def analyze(
     arrays |= assign(tests, ROLES, effect=effect) | search.parts
 
     settings |= {"threshold": threshold, "clusters": clusters, "effect": effect, "level": LEVEL, "seed": seed}
-    facts |= _facts(model, corpus, data, went, settings)
+    facts |= _facts(model, corpus, data, went, settings) | {"roles": {name: ROLES[name].says for name in roles}}
     evidence = Evidence(heads_of(sites), arrays, facts)
     if interventions:
         asked = [role for role in roles if role in PROBES]

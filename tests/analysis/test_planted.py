@@ -120,6 +120,8 @@ def test_evidence_says_how_it_was_measured(evidence, folder, tmp_path):
     assert facts["texts"]["count"] == 150
     assert facts["coreference"]["texts"]["count"] >= 600
     assert facts["settings"]["seed"] == 0
+    assert facts["roles"]["previous"] == "attends to the token before"
+    assert list(facts["roles"]) == facts["settings"]["roles"]
     evidence.save(tmp_path)
     again = Evidence.load(tmp_path)
     assert again.roles() == evidence.roles()
