@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import torch
 from jaxtyping import Float
-from scipy.linalg import cholesky, eigh, solve_triangular
+from scipy.linalg import eigh, solve_triangular
 from torch import Tensor
 
 from headwise.analysis.batching import Batch
@@ -26,7 +26,7 @@ from headwise.prune.compensation.apply import columns_of
 from headwise.prune.importance.calibration import Calibration
 from headwise.prune.importance.gradients import by_token, collect, valid_rows
 from headwise.prune.importance.outputs import Outputs
-from headwise.prune.importance.repair_cost import ridged
+from headwise.prune.importance.repair_cost import factored, ridged
 from headwise.prune.selection.blocks import Block
 
 #: Directions of a block's output that a correction may use: those to which the model's outputs react most.
@@ -172,7 +172,7 @@ def _shapes(
         kept = columns_of(site, [head for head in site.kept if head not in heads])
         with_bias = biased and output_bias(calibration.model, site) is not None
         second = moments.matrix(centred=with_bias)[np.ix_(kept, kept)]
-        root = cholesky(ridged(second, ridge), lower=True) if len(kept) else np.zeros((0, 0))
+        root = np.tril(factored(second, ridge, lower=True)[0]) if len(kept) else np.zeros((0, 0))
         mean = torch.from_numpy(moments.mean()[kept] if with_bias else np.zeros(len(kept)))
         device = output_weight(calibration.model, site).device
         directions = torch.from_numpy(_directions(slopes[block.name]))

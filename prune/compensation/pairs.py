@@ -7,11 +7,11 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 from jaxtyping import Float
-from scipy.linalg import cho_factor, cho_solve
+from scipy.linalg import cho_solve
 from torch import Tensor
 
 from headwise.prune.importance.moments import Moments
-from headwise.prune.importance.repair_cost import ridged
+from headwise.prune.importance.repair_cost import factored
 
 
 @dataclass
@@ -105,7 +105,7 @@ class Pairs:
         change = np.zeros_like(cross)
         if len(kept):
             # The scale of the ridge is that of the kept columns: the others are silent here.
-            factor = cho_factor(ridged(second[np.ix_(kept, kept)], ridge))
+            factor = factored(second[np.ix_(kept, kept)], ridge)
             change[:, kept] = cho_solve(factor, cross[:, kept].T).T
         return change, first - change @ mean if with_bias else np.zeros(len(cross))
 

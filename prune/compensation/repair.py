@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import numpy as np
-from scipy.linalg import cho_factor, cho_solve
+from scipy.linalg import cho_solve
 
-from headwise.prune.importance.repair_cost import ridged
+from headwise.prune.importance.repair_cost import factored
 
 
 def refitted(weight: np.ndarray, second: np.ndarray, gone: np.ndarray, ridge: float = 1e-2) -> np.ndarray:
@@ -31,8 +31,7 @@ def refitted(weight: np.ndarray, second: np.ndarray, gone: np.ndarray, ridge: fl
     kept = np.setdiff1d(np.arange(len(second)), gone)
     new = weight.copy()
     if len(kept) and len(gone):
-        shape = ridged(second, ridge)
-        factor = cho_factor(shape[np.ix_(kept, kept)])
+        factor = factored(second, ridge, kept)
         new[:, kept] += weight[:, gone] @ cho_solve(factor, second[np.ix_(kept, gone)]).T
     return new
 

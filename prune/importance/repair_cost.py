@@ -19,6 +19,32 @@ def ridged(second: np.ndarray, ridge: float) -> np.ndarray:
     return second + np.eye(len(second)) * (ridge * scale if scale > 0 else 1.0)
 
 
+def factored(
+    second: np.ndarray, ridge: float, at: np.ndarray | None = None, *, lower: bool = False
+) -> tuple[np.ndarray, bool]:
+    """Cholesky factor of the second moment with a ridge, as `cho_solve` takes it.
+
+    The ridge is as much larger as it takes: moments are sums of float32 products, and about a mean that is far larger
+    than what differs from it (heads that look at one token everywhere) they are not positive in every direction.
+
+    Args:
+        second: the moment, [column, column].
+        ridge: see `ridged`.
+        at: the columns that are meant; the ridge's unit is the mean of all.
+        lower: which triangle holds it.
+
+    >>> factor, _ = factored(np.diag([1.0, -0.1]), 0.01)
+    >>> bool(np.isfinite(factor).all())
+    True
+    """
+    while True:
+        shape = ridged(second, ridge)
+        try:
+            return cho_factor(shape if at is None else shape[np.ix_(at, at)], lower=lower)
+        except np.linalg.LinAlgError:
+            ridge *= 10.0
+
+
 class RepairCost:
     """Costs of removing heads from one projection, after repair, kept exact while heads leave.
 
@@ -41,8 +67,7 @@ class RepairCost:
     def __init__(
         self, second: np.ndarray, worth: np.ndarray, columns: dict[int, np.ndarray], ridge: float = 1e-2
     ) -> None:
-        factor = cho_factor(ridged(second, ridge))
-        inverse = cho_solve(factor, np.eye(len(second)))
+        inverse = cho_solve(factored(second, ridge), np.eye(len(second)))
         self._inverse = (inverse + inverse.T) / 2
         self._worth = (worth + worth.T) / 2
         self._columns = columns
