@@ -11,6 +11,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from headwise.prune.report.document import Head
+
 Rgb = tuple[int, int, int]
 
 # role: (letter, on light, on dark)
@@ -25,7 +27,10 @@ KNOWN = {
     "coreference": ("C", "#a11d44", "#f0647f"),
     "broad": ("B", "#73802a", "#b4c25a"),
 }
-SPARE = (("#6b4a2f", "#c79f7d"), ("#2f6b6b", "#7cc7c7"), ("#8a3fa0", "#cf93e2"), ("#4d5b6b", "#a9b8c9"))
+SPARE = (
+    ("#6b4a2f", "#c79f7d"), ("#8a3fa0", "#cf93e2"), ("#4d5b6b", "#a9b8c9"), ("#4f9a2e", "#97d978"), ("#d9603b", "#f5977a"),
+    ("#1b2a6b", "#7f92ea"), ("#2b2f36", "#d5dae0"), ("#2f6b6b", "#7cc7c7"),
+)  # fmt: skip
 
 # Ends and middle of the diverging ramp (blue – nothing – orange), for light and for dark pages.
 LIGHT: tuple[Rgb, Rgb, Rgb] = ((25, 88, 156), (250, 250, 248), (178, 70, 10))
@@ -64,6 +69,14 @@ def role_colours(roles: Iterable[str]) -> dict[str, RoleColour]:
             used.add(letter)
         found[name] = RoleColour(name, f"role-{i}", letter, light, dark)
     return found
+
+
+def shown_roles(heads: Iterable[Head]) -> dict[str, RoleColour]:
+    """Colours of the roles that tiles show: those that stand furthest above chance in some head.
+
+    There are more roles than colours that one can tell apart; few of them are shown.
+    """
+    return role_colours(head.role for head in heads if head.role)
 
 
 def ramp(ends: tuple[Rgb, Rgb, Rgb], levels: int = 255) -> np.ndarray:

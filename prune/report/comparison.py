@@ -8,12 +8,12 @@ from pathlib import Path
 from typing import Any
 
 from headwise.analysis.errors import BadInput
+from headwise.prune.report.cost import significant
 from headwise.prune.report.document import SCHEMA
 from headwise.prune.report.doubt import doubt
 from headwise.prune.report.folder import Folder, read_folder
 from headwise.prune.report.formats import Number
 from headwise.prune.report.heads import removed_heads, scores_of
-from headwise.prune.report.verdict import significant
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from headwise.prune.report.alike import main_measure, similarity_of
 from headwise.prune.report.document import Report
 from headwise.prune.report.folder import Folder, read_folder
 from headwise.prune.report.heads import head_rows, scores_of, stacks_of
-from headwise.prune.report.played import interventions_in, roles_in
+from headwise.prune.report.played import interventions_in, role_rule, roles_in
 from headwise.prune.report.serving import loading, repeating, servings
 from headwise.prune.report.verdict import verdict_of_analysis, verdict_of_prune
 
@@ -47,6 +47,7 @@ def content(run_folder: str | Path) -> Report:
         score_name=scores_of(folder)[1],
         similarity=similarity,
         roles=roles,
+        role_rule=role_rule(folder.facts) if roles else "",
         interventions=interventions_in(folder),
         accuracy=dict(folder.accuracy),
         speed=dict(folder.speed),

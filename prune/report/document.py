@@ -191,6 +191,8 @@ class Role:
     strongest: Evidence | None
     """The head that stands out most, whether or not it was assigned the role."""
     rows: tuple[Evidence, ...]
+    says: str = ""
+    """What a head that plays it does; empty where the evidence does not say."""
 
 
 @dataclass(frozen=True)
@@ -248,6 +250,7 @@ class Report:
         accuracy, speed, compensation, recovery, proof: the folder's JSON files as they stand, `{}` where absent.
         environment: (what, value) in reading order.
         score_name: what `Head.score` is.
+        role_rule: what makes a head play a role, in words.
         interventions: roles tested by silencing heads, where that was asked for.
         stability, latency, drift: how firm the ranking is, what was forecast, what the kept heads do after the
             cut; the folder's files as they stand, `{}` where absent.
@@ -265,6 +268,7 @@ class Report:
     score_name: str = ""
     similarity: Similarity | None = None
     roles: tuple[Role, ...] = ()
+    role_rule: str = ""
     interventions: tuple[Intervention, ...] = ()
     accuracy: dict[str, Any] = field(default_factory=dict)
     speed: dict[str, Any] = field(default_factory=dict)

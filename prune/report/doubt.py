@@ -24,7 +24,22 @@ def apart(row: Mapping[str, Any]) -> bool:
     low, high = ((row.get("ratio") or {}).get(end) for end in ("low", "high"))
     p, rounds = row.get("p"), row.get("rounds")
     enough = rounds is None or rounds >= FEWEST_ROUNDS
-    return enough and None not in (low, high) and not low <= 1 <= high and (p is None or p < _LEVEL)
+    if low is None or high is None or low <= 1 <= high:
+        return False
+    return enough and (p is None or p < _LEVEL)
+
+
+def noise(row: Mapping[str, Any]) -> tuple[float, float] | None:
+    """The ratios that the machine alone can make of a setting, in either direction; None where it was not tried.
+
+    >>> noise({"drift": {"low": 0.8, "high": 1.1}})
+    (0.8, 1.25)
+    """
+    low, high = ((row.get("drift") or {}).get(end) for end in ("low", "high"))
+    if not low or high is None:
+        return None
+    alone = max(high, 1 / low)
+    return 1 / alone, float(alone)
 
 
 def doubt(row: Mapping[str, Any]) -> str:

@@ -69,7 +69,7 @@ def _ranking(found: Mapping[str, Any]) -> str:
     how = f" {_sentence(str(found['how']))}" if found.get("how") else ""
     return (
         f"How firm is the ranking? On resampled texts{often} the order of the heads{score} agrees with the one that "
-        f"decided by Kendall's tau {tau} ({low} to {high}; 1 = the same order, 0 = unrelated).{how}"
+        f"decided by Kendall's tau {tau} (95 % of them {low} to {high}; 1 = the same order, 0 = unrelated).{how}"
     )
 
 

@@ -7,7 +7,7 @@ import hashlib
 from collections.abc import Mapping
 from typing import Any
 
-from headwise.prune.report.colours import RoleColour, role_colours
+from headwise.prune.report.colours import RoleColour, shown_roles
 from headwise.prune.report.document import Report
 from headwise.prune.report.head_map import head_maps
 from headwise.prune.report.matrix import draw_matrix
@@ -24,7 +24,7 @@ def html(report: Report) -> str:
     >>> "<h1>&lt;tiny&gt;</h1>" in html(report)
     True
     """
-    colours = role_colours(role.name for role in report.roles)
+    colours = shown_roles(report.heads)
     values = {"report": report} | page_of(report, colours) | _drawings(report, colours)
     return render("report.html.j2", values, role_style(colours))
 
@@ -48,6 +48,7 @@ def render(template: str, values: Mapping[str, Any], style: str = "") -> str:
 def role_style(colours: Mapping[str, RoleColour]) -> str:
     """One CSS class for each role, on light and on dark pages.
 
+    >>> from headwise.prune.report.colours import role_colours
     >>> role_style(role_colours(["self"])).splitlines()[0]
     '.role-0{--c:#4a3f9f}'
     """

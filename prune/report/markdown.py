@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
-from headwise.prune.report.colours import RoleColour, role_colours
+from headwise.prune.report.colours import RoleColour, shown_roles
 from headwise.prune.report.document import Report
 from headwise.prune.report.escape import Verbatim, fenced
 from headwise.prune.report.page import page_of
@@ -19,7 +19,7 @@ def markdown(report: Report) -> str:
     >>> markdown(Report("analyze", "run", {"id": "a|b"}, Verdict("2 heads."))).splitlines()[0]
     '# a\\|b'
     """
-    colours = role_colours(role.name for role in report.roles)
+    colours = shown_roles(report.heads)
     values = {"report": report, "grids": letter_grids(report, colours)} | page_of(report, colours)
     return render("report.md.j2", values)
 

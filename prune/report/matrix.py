@@ -12,7 +12,6 @@ import numpy as np
 from headwise.analysis.errors import named
 from headwise.prune.report.colours import DARK, LIGHT, Rgb, hexadecimal, ramp
 from headwise.prune.report.document import Head, Similarity
-from headwise.prune.report.formats import number
 
 SIDE = 620.0
 TREE = 130.0
@@ -54,6 +53,8 @@ class MatrixDrawing:
     values: str
     light_stops: tuple[str, ...]
     dark_stops: tuple[str, ...]
+    unknown: bool
+    """Whether some pairs have no number."""
 
 
 def draw_matrix(similarity: Similarity, heads: Sequence[Head]) -> MatrixDrawing | None:
@@ -65,7 +66,8 @@ def draw_matrix(similarity: Similarity, heads: Sequence[Head]) -> MatrixDrawing 
     count = len(order)
     labelled = count <= LABELLED
     pitch = SIDE / count
-    label_width = 34.0 if labelled else 0.0
+    # Letters of this size are some 4 units wide.
+    label_width = max(34.0, 8 + 4.3 * max(len(heads[i].label) for i in order)) if labelled else 0.0
     has_removed = any(not head.kept for head in heads)
     strip = 10.0 if has_removed else 0.0
     tree = TREE if similarity.linkage else 0.0
@@ -97,6 +99,7 @@ def draw_matrix(similarity: Similarity, heads: Sequence[Head]) -> MatrixDrawing 
         values=_packed(ordered),
         light_stops=_stops(LIGHT),
         dark_stops=_stops(DARK),
+        unknown=bool(np.isnan(ordered).any()),
     )
 
 
@@ -130,7 +133,7 @@ def _stops(ends: tuple[Rgb, Rgb, Rgb]) -> tuple[str, ...]:
 
 
 def _members(labels: Sequence[str], most: int = 40) -> str:
-    return f"{len(labels)} interchangeable heads: {named(labels, most)}"
+    return f"{len(labels)} like heads: {named(labels, most)}"
 
 
 def _runs(kept: Sequence[bool], pitch: float) -> tuple[tuple[float, bool], ...]:
@@ -157,14 +160,14 @@ def _tree(
         heights[len(order) + step] = ((y1 + y2) / 2, distance)
     step_size = _round_step(highest)
     ticks = tuple(
-        (round(width - scale * value, 1), number(value, 2) if value else "0")
-        for value in np.arange(0, highest + 1e-9, step_size).tolist()
+        (round(width - scale * value, 1), f"{value:g}") for value in np.arange(0, highest + 1e-9, step_size).tolist()
     )
     cut = None if similarity.threshold is None else 1 - similarity.threshold
     return tuple(branches), ticks, None if cut is None or cut > highest else round(width - scale * cut, 1)
 
 
 def _round_step(highest: float) -> float:
-    raw = highest / 2
+    # Four steps at most: the axis has room for five numbers.
+    raw = highest / 1.8
     size = 10.0 ** np.floor(np.log10(raw))
     return float(next((m * size for m in (5, 2, 1) if m * size <= raw), size))

@@ -32,6 +32,25 @@ def interventions_in(folder: Folder) -> tuple[Intervention, ...]:
     return tuple(sorted(found, key=lambda t: (order.index(t.verdict) if t.verdict in order else len(order), t.role)))
 
 
+def role_rule(facts: Mapping[str, Any]) -> str:
+    """What makes a head play a role, in words, with the bounds that the analysis was asked for.
+
+    >>> role_rule({"settings": {"effect": 0.2, "level": 0.05}})[:62]
+    'A head has a role when its score surely stands above the chanc'
+    """
+    settings = facts.get("settings")
+    asked = settings if isinstance(settings, Mapping) else {}
+    effect, level = (finite(asked.get(name)) for name in ("effect", "level"))
+    sure = "" if level is None else f" of at most {level:g}"
+    much = "0.10 or what the analysis was asked for" if effect is None else f"at least {effect:.2f}"
+    return (
+        f"A head has a role when its score surely stands above the chance level (q{sure}: p, corrected for all heads and "
+        f"roles together by the false-discovery rate), and does so by {much}. A role that holds others within it has to "
+        "go as far beyond them, and a confident head puts more than half of a row on one token. n counts places in the "
+        "texts; interval and q go by whole texts, so that q stays large where few texts have such a place."
+    )
+
+
 def _intervention(role: str, said: Mapping[str, Any]) -> Intervention:
     others = said.get("random") or {}
     return Intervention(
@@ -74,6 +93,7 @@ def _role(folder: Folder, heads: Sequence[Head], name: str) -> Role:
         kept=sum(heads[i].kept for i in playing.tolist()),
         strongest=None if best is None else _evidence(heads[best], best, arrays),
         rows=tuple(_evidence(heads[i], i, arrays) for i in playing.tolist()),
+        says=str((folder.facts.get("roles") or {}).get(name) or ""),
     )
 
 

@@ -137,7 +137,7 @@ def _uniform_engines(heads: Sequence[Head], facts: Mapping[str, Any]) -> Serving
     fewest, most = min(kept.values(), default=0), max(kept.values(), default=0)
     reason = str(facts.get("native_reason") or "")
     if fewest != most:
-        uneven = f"The sites keep between {fewest} and {most} heads; the recipe's `scope: uniform` makes them equal."
+        uneven = f"The sites keep between {fewest} and {most} heads; scope: uniform in the recipe makes them equal."
         return Serving(where, "no", uneven)
     if facts.get("native"):
         return Serving(where, "after saving again", 'save(model, folder, form="native") writes a stock checkpoint.')

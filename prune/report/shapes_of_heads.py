@@ -102,6 +102,11 @@ class _Intervention(_Part):
     p: Amount | None = None
 
 
+class _Settings(_Part):
+    effect: Amount | None = None
+    level: Amount | None = None
+
+
 class Facts(_Part):
     """The facts of evidence/evidence.json."""
 
@@ -109,3 +114,5 @@ class Facts(_Part):
     sites: list[_Site] = []
     clusters: _Clusters | None = None
     interventions: dict[str, _Intervention] = {}
+    roles: dict[str, Words] = {}
+    settings: _Settings | None = None

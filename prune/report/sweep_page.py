@@ -10,6 +10,7 @@ from typing import Any
 from headwise.analysis.errors import BadInput
 from headwise.prune.report.comparison import Comparison, Run, compare
 from headwise.prune.report.comparison_page import plot
+from headwise.prune.report.cost import significant
 from headwise.prune.report.folder import read_json
 from headwise.prune.report.formats import in_metric
 from headwise.prune.report.html import render as render_html
@@ -17,7 +18,6 @@ from headwise.prune.report.json import json
 from headwise.prune.report.markdown import render as render_markdown
 from headwise.prune.report.plots import LEFT, Frame, Plot, Point, polyline
 from headwise.prune.report.scales import Scale, scale_over
-from headwise.prune.report.verdict import significant
 from headwise.prune.report.write import write_all
 
 _HEIGHT = 240.0

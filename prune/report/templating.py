@@ -7,8 +7,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from headwise.prune.report import formats
-from headwise.prune.report.doubt import doubt
+from headwise.prune.report.doubt import doubt, noise
 from headwise.prune.report.escape import Verbatim, fenced, markdown, visible
+from headwise.prune.report.meanings import METRICS
 from headwise.prune.report.words import pairs
 
 if TYPE_CHECKING:
@@ -57,9 +58,9 @@ def _environment(**options: Any) -> Environment:
     )
     functions: dict[str, Any] = {name: getattr(formats, name) for name in _NAMES}
     functions["broken"] = _broken
-    functions |= {"pairs": pairs, "fenced": fenced, "doubt": doubt}
+    functions |= {"pairs": pairs, "fenced": fenced, "doubt": doubt, "noise": noise}
     environment.filters.update(functions)
-    environment.globals.update(functions)
+    environment.globals.update(functions, metrics=METRICS)
     return environment
 
 

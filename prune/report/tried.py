@@ -29,6 +29,20 @@ def tried(report: Report) -> list[tuple[str, str, str, str]]:
     ]
 
 
+def ended(report: Report) -> str:
+    """Why no larger removal was judged, where the largest that was is sure to keep the limit.
+
+    >>> from headwise.prune.report.document import Verdict
+    >>> steps = [{"heads": 3, "drop": 0.01, "upper": 0.02, "passed": True}]
+    >>> ended(Report("prune", "run", {}, Verdict(""), plan={"expected": {"reach": steps}}))
+    'Every step is sure to keep the limit; the walk ended where the recipe lets no more heads go (remove, keep).'
+    """
+    steps = _steps(report)
+    if not steps or not steps[-1]["passed"]:
+        return ""
+    return "Every step is sure to keep the limit; the walk ended where the recipe lets no more heads go (remove, keep)."
+
+
 def foreseen(report: Report) -> dict[str, Any]:
     """What the plan expects, less what `tried` tells.
 

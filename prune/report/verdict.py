@@ -5,23 +5,19 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from headwise.prune.report.cost import bound_in_words, cost, cost_in_words, with_unit
 from headwise.prune.report.document import Figure, Head, Limit, Role, Similarity, Verdict
 from headwise.prune.report.folder import Folder
 from headwise.prune.report.formats import (
-    Number,
     count,
+    fixed,
     in_metric,
-    in_points,
     number,
-    p_is,
     percent_change,
     plural,
     times,
-    unit,
 )
 from headwise.prune.report.gain import gain, gain_in_words, leading_row
-
-SIGNIFICANT = 0.05
 
 
 def verdict_of_prune(folder: Folder, heads: Sequence[Head]) -> Verdict:
@@ -35,7 +31,7 @@ def verdict_of_prune(folder: Folder, heads: Sequence[Head]) -> Verdict:
     if speed.get("rows"):
         parts.append(gain_in_words(speed["rows"]))
     figures = [_removed(folder, heads, gone)]
-    figures += [_cost(accuracy)] if accuracy else []
+    figures += [cost(accuracy)] if accuracy else []
     figures += [gain(speed)] if speed.get("rows") else []
     figures += [_proof(proof)] if proof else []
     headline = f"{start}: {', '.join(parts)}." if parts else f"{start}."
@@ -59,39 +55,8 @@ def verdict_of_analysis(heads: Sequence[Head], roles: Sequence[Role], similarity
         figures.append(_redundancy(similarity))
         if similarity.clusters:
             members = sum(len(cluster.members) for cluster in similarity.clusters)
-            headline += f"; {members} fall into {plural(len(similarity.clusters), 'group')} of interchangeable heads"
+            headline += f"; {members} fall into {plural(len(similarity.clusters), 'group')} of like heads"
     return Verdict(headline=f"{headline}.", figures=tuple(figures))
-
-
-def significant(accuracy: Mapping[str, Any]) -> bool:
-    """Whether the data tell the two models apart: p < 0.05, or an interval that leaves out 0.
-
-    >>> significant({"p": 0.3}), significant({"interval": [0.01, 0.03]})
-    (False, True)
-    """
-    if accuracy.get("p") is not None:
-        return bool(accuracy["p"] < SIGNIFICANT)
-    low, high = accuracy.get("interval") or (None, None)
-    return low is not None and high is not None and (low > 0 or high < 0)
-
-
-def cost_in_words(accuracy: Mapping[str, Any]) -> str:
-    """The change of the metric as part of a sentence.
-
-    >>> cost_in_words({"metric": "accuracy", "drop": 0.02, "p": 0.001})
-    'accuracy 2.0 points worse'
-    >>> cost_in_words({"metric": "accuracy", "drop": 0.004, "p": 0.3})
-    'no significant difference in accuracy'
-    """
-    metric = str(accuracy.get("metric", "accuracy"))
-    drop = accuracy.get("drop")
-    if drop is None:
-        return f"{metric} was not compared"
-    if not significant(accuracy):
-        return f"no significant difference in {metric}"
-    direction = "worse" if drop > 0 else "better"
-    points = " points" if unit(metric) == "points" else ""
-    return f"{metric} {in_points(abs(drop), metric)}{points} {direction}"
 
 
 def limits_of(folder: Folder, row: Mapping[str, Any]) -> tuple[Limit, ...]:
@@ -109,9 +74,7 @@ def limits_of(folder: Folder, row: Mapping[str, Any]) -> tuple[Limit, ...]:
         metric = str(folder.accuracy.get("metric", ""))
         if name == "drop":
             measured = folder.accuracy.get("upper")
-            words = (
-                f"drop at most {_with_unit(allowed, metric)}; the data cannot exclude {_with_unit(measured, metric)}"
-            )
+            words = f"drop at most {with_unit(allowed, metric)}; {bound_in_words(measured, metric)}"
             kept = None if measured is None else measured <= allowed
         elif name == "speedup":
             ratio = row.get("ratio", {})
@@ -147,7 +110,7 @@ def share_left(sizes: Any) -> float | None:
 
 
 def _removed(folder: Folder, heads: Sequence[Head], gone: int) -> Figure:
-    details = [f"{100 * gone / max(1, len(heads)):.0f} % of the heads"]
+    details = [f"{fixed(100 * gone / max(1, len(heads)), 1)} % of the heads"]
     parameters = folder.speed.get("parameters") or {}
     if parameters:
         change = percent_change(parameters.get("dense"), parameters.get("cut"))
@@ -157,34 +120,19 @@ def _removed(folder: Folder, heads: Sequence[Head], gone: int) -> Figure:
     return Figure("Removed", f"{gone:,} of {len(heads):,}", tuple(details))
 
 
-def _cost(accuracy: Mapping[str, Any]) -> Figure:
-    metric = str(accuracy.get("metric", "accuracy"))
-    drop, p = accuracy.get("drop"), accuracy.get("p")
-    low, high = accuracy.get("interval") or (None, None)
-    dense, cut = accuracy.get("dense", {}).get("value"), accuracy.get("cut", {}).get("value")
-    details = [f"{metric} {in_metric(dense, metric)} → {in_metric(cut, metric)}"]
-    details += [str(accuracy["meaning"])] if accuracy.get("meaning") else []
-    details.append(f"95 % interval of the drop {in_points(low, metric)} to {in_points(high, metric)}")
-    details.append(f"the drop that the data cannot exclude: {_with_unit(accuracy.get('upper'), metric)}")
-    if not significant(accuracy):
-        details.append(f"no significant difference ({p_is(p)})")
-    tone = "plain" if drop is None or not significant(accuracy) else "bad" if drop > 0 else "good"
-    way = "drop" if not drop else "worse" if drop > 0 else "better"
-    return Figure("Cost", f"{_with_unit(drop and abs(drop), metric)} {way}", tuple(details), tone)
-
-
 def _proof(proof: Mapping[str, Any]) -> Figure:
     passed = bool(proof.get("passed"))
     sites = proof.get("sites", {})
     details = [
-        f"largest relative difference between silencing and removing the heads, over {plural(len(sites), 'site')}",
+        "removing the heads gives what silencing them gives" if passed else "removing differs from silencing",
+        f"largest relative difference {number(proof.get('worst'), 2)} over {plural(len(sites), 'site')}, "
         f"limit {number(proof.get('limit'), 1)}",
     ]
     ends = proof.get("end_to_end") or {}
     if ends.get("difference") is not None:
         floor = number(ends.get("floor"), 2)
         details.append(f"end to end {number(ends['difference'], 2)}, beside a rounding floor of {floor}")
-    return Figure("Proof", number(proof.get("worst"), 2), tuple(details), "good" if passed else "bad")
+    return Figure("Proof", "passed" if passed else "failed", tuple(details), "good" if passed else "bad")
 
 
 def _redundancy(similarity: Similarity) -> Figure:
@@ -194,7 +142,3 @@ def _redundancy(similarity: Similarity) -> Figure:
         details.append(f"strongest pair {pair.first} and {pair.second} ({number(pair.value, 2)})")
     details.append(f"by {similarity.measure}, over all pairs of heads")
     return Figure("Groups of like heads", count(len(similarity.clusters)), tuple(details))
-
-
-def _with_unit(value: Number, metric: str) -> str:
-    return f"{in_points(value, metric)} {unit(metric)}".rstrip()

@@ -100,45 +100,6 @@ def flips(accuracy: Mapping[str, Any]) -> str:
     return f"Of {total} examples, {lost} got worse and {gained} got better."
 
 
-def chance(accuracy: Mapping[str, Any]) -> str:
-    """What as many heads drawn at random would have cost, beside the plan's.
-
-    >>> found = {"all": 0.8, "plan": 0.75, "drawn": [0.7, 0.6], "mean": 0.65, "spread": 0.07, "worse": 2}
-    >>> chance({"metric": "accuracy", "chance": {**found, "n": 256, "heads": 24}})[:68]
-    'Is the choice worth it? With 24 heads silenced and nothing repaired,'
-    >>> chance({"metric": "accuracy", "chance": {**found, "heads": 24, "repair": "bias"}})[24:72]
-    'With 24 heads silenced and the rest repaired, as'
-    >>> moved = {"plan": 0.01, "drawn": [0.03, 0.02]}
-    >>> chance({"metric": "accuracy", "chance": {**found, "n": 9, "moved": moved}})[-70:]
-    '(KL): 0.0100 nats as the plan chose, 0.0200 to 0.0300 drawn at random.'
-    """
-    found = accuracy.get("chance")
-    if not isinstance(found, Mapping) or not found.get("drawn"):
-        return ""
-    metric = str(accuracy.get("metric", ""))
-    shown = {name: formats.in_metric(found.get(name), metric) for name in ("all", "plan", "mean")}
-    low, high = (formats.in_metric(end(found["drawn"]), metric) for end in (min, max))
-    repaired = "nothing" if found.get("repair", "none") == "none" else "the rest"
-    heads = formats.plural(int(found.get("heads") or 0), "head")
-    return (
-        f"Is the choice worth it? With {heads} silenced and {repaired} repaired, as the plan chose them: "
-        f"{shown['plan']}; drawn at random: {shown['mean']} on average, {low} to {high} "
-        f"in {len(found['drawn'])} draws, {found.get('worse')} of them worse than the plan; with all heads: "
-        f"{shown['all']} ({metric}, {formats.count(found.get('n'))} examples).{_moved(found.get('moved'))}"
-    )
-
-
-def _moved(found: Any) -> str:
-    """How far outputs are from the dense model's, which few answers do not show."""
-    if not isinstance(found, Mapping) or not found.get("drawn"):
-        return ""
-    plan, low, high = (formats.number(value) for value in (found.get("plan"), min(found["drawn"]), max(found["drawn"])))
-    return (
-        f" Divergence of the outputs from the dense model's (KL): {plan} nats as the plan chose, {low} to {high} drawn "
-        "at random."
-    )
-
-
 def changed(accuracy: Mapping[str, Any]) -> list[dict[str, str]]:
     """The examples whose judgement moved most: text, label, and what each model said (else its score).
 
@@ -148,11 +109,45 @@ def changed(accuracy: Mapping[str, Any]) -> list[dict[str, str]]:
     rows = []
     for example in accuracy.get("changed") or ():
         scores = example.get("score") or {}
-        said = {side: example.get(side, None) for side in ("dense", "cut")}
-        shown = {s: formats.number(scores.get(s)) if said[s] is None else str(said[s]) for s in said}
-        label = example.get("label")
-        rows.append({"text": str(example.get("text", "")), "label": "–" if label is None else str(label)} | shown)
+        said = {side: example.get(side) for side in ("dense", "cut")}
+        shown = {side: _said(scores.get(side) if value is None else value) for side, value in said.items()}
+        rows.append({"text": str(example.get("text", "")), "label": _said(example.get("label"))} | shown)
     return rows
+
+
+def _said(value: Any) -> str:
+    """An answer or a label; those that are no whole numbers as numbers are shown everywhere."""
+    return formats.number(value) if value is None or isinstance(value, float) else str(value)
+
+
+def against(accuracy: Mapping[str, Any]) -> str:
+    """How the cut model does against the dense one, in words; empty where that is not known or is the metric.
+
+    >>> against({"metric": "accuracy", "against_dense": {"agreement": 0.948, "kl": 0.0158}})
+    'the same answer for 94.8 %, divergence of the outputs (KL) 0.0158 nats'
+    """
+    found = dict(accuracy.get("against_dense") or {})
+    parts = []
+    if isinstance(same := found.pop("agreement", None), float | int) and accuracy.get("metric") != "agreement":
+        parts.append(f"the same answer for {formats.in_metric(same, 'agreement')}")
+    if isinstance(moved := found.pop("kl", None), float | int):
+        parts.append(f"divergence of the outputs (KL) {formats.number(moved)} nats")
+    return ", ".join([*parts, *([pairs(found)] if found else [])])
+
+
+def beside(accuracy: Mapping[str, Any]) -> str:
+    """Metrics that were taken beside the one that judges, and examples that could not be judged, in a sentence.
+
+    >>> beside({"beside": {"exact-match": {"dense": 0.5, "cut": 0.25}}, "skipped": {"empty": 2}})
+    'Beside it: exact-match 50.0 % → 25.0 %. Not judged: 2 empty.'
+    """
+    told = [
+        f"{name} {formats.in_metric(pair.get('dense'), name)} → {formats.in_metric(pair.get('cut'), name)}"
+        for name, pair in (accuracy.get("beside") or {}).items()
+    ]
+    left = [f"{formats.count(count)} {why}" for why, count in (accuracy.get("skipped") or {}).items() if count]
+    parts = [f"Beside it: {'; '.join(told)}."] * bool(told) + [f"Not judged: {', '.join(left)}."] * bool(left)
+    return " ".join(parts)
 
 
 def drift(speed: Mapping[str, Any]) -> str:
@@ -161,8 +156,8 @@ def drift(speed: Mapping[str, Any]) -> str:
     >>> drift({"drift": {"steady": True}})
     'The dense model timed against itself shows no difference.'
     >>> drift({"drift": {"steady": False, "unsteady": [[8, 32]]}, "rows": [{"drift": {"low": 0.8, "high": 1.1}}]})
-    'The dense model timed against itself differs at 8 × 32: the machine was not steady there. By itself the machine \
-moved by up to 1.25× (99 % intervals); only what goes beyond that at a setting counts as a difference there.'
+    'The dense model timed against itself differs at 8 × 32: the machine was not steady there. Its own 99 % intervals \
+reach up to 1.25×; only what goes beyond that at a setting counts as a difference there.'
     """
     found = speed.get("drift")
     if not isinstance(found, Mapping):
@@ -178,8 +173,8 @@ moved by up to 1.25× (99 % intervals); only what goes beyond that at a setting 
     if not alone:
         return said
     return (
-        f"{said} By itself the machine moved by up to {formats.times(max(alone))} (99 % intervals); only what goes "
-        "beyond that at a setting counts as a difference there."
+        f"{said} Its own 99 % intervals reach up to {formats.times(max(alone))}; only what goes beyond that at a setting "
+        "counts as a difference there."
     )
 
 
@@ -196,7 +191,7 @@ def decided_by(report: Report) -> str:
     for name, verb in (("calibration", "decided"), ("evaluation", "judged")):
         number, source = (facts.get(f"texts {name} {key}") for key in ("count", "source"))
         if number and source:
-            parts.append(f"{verb} on {number} texts of {source}{_read(facts, name)}")
+            parts.append(f"{verb} on {_grouped(number)} texts of {source}{_read(facts, name)}")
     text = ", ".join(parts)
     return f"{text[:1].upper()}{text[1:]}." if text else ""
 
@@ -204,10 +199,15 @@ def decided_by(report: Report) -> str:
 def _read(facts: Mapping[str, str], name: str) -> str:
     """How many rows the texts were drawn from, and what was left out, where that is known."""
     before = f"texts {name} skipped "
-    left = [f"{number} {why.removeprefix(before)}" for why, number in facts.items() if why.startswith(before)]
+    left = [f"{_grouped(number)} {why.removeprefix(before)}" for why, number in facts.items() if why.startswith(before)]
     rows = facts.get(f"texts {name} rows")
-    told = [f"{rows} rows read"] * bool(rows) + [f"left out: {', '.join(left)}"] * bool(left)
+    told = [f"{_grouped(str(rows))} rows read"] * bool(rows) + [f"left out: {', '.join(left)}"] * bool(left)
     return f" ({'; '.join(told)})" if told else ""
+
+
+def _grouped(number: str) -> str:
+    """A whole number with separators; other text as it stands."""
+    return formats.count(int(number)) if number.isascii() and number.isdigit() else number
 
 
 def sizes(speed: Mapping[str, Any]) -> list[tuple[str, str, str, str]]:
