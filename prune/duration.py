@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import torch
 
 from headwise.prune.chance import DRAWS, TEXTS
+from headwise.prune.compensation.values import ROUNDS, WIDEST
 from headwise.prune.drift import TEXTS as DRIFT_TEXTS
 from headwise.prune.generation_speed import generates
 from headwise.prune.importance.passes import Passes
@@ -24,6 +25,9 @@ _COREFERENCE, _SEQUENCES = 696 * 14, 32 * 64
 _START, _BYTES_A_SECOND, _READ_A_SECOND = 8.0, 6e8, 8e9
 #: Operations that a decision and a repair take a block, in cubes of its width; what judging a text at a time costs.
 _DECIDED, _REPAIRED, _ONE_BY_ONE = 20, 12, 1.6
+#: Where values are refitted: operations a token, in squares of what a block's heads read; those of a head and round in
+#: cubes of the width (its directions, its matrix), and of each look at the whole in products of width and that square.
+_SUMMED, _TURNED, _LOOKED = 3, 30, 8
 
 
 @dataclass(frozen=True)
@@ -77,6 +81,7 @@ class Duration:
         share = min(1.0, TEXTS / max(texts.evaluation, 1))
         blocks = float(sum(c**3 for _, c in needs.shapes())) / rate[torch.float64]
         repaired = _REPAIRED * blocks if needs.moments() else 0.0
+        repaired += self._values(rate[torch.float32], rate[torch.float64])
         # Weights are frozen: a pass back costs as much as one forward.
         passed = {name: scored * calibrating * (some.forward + 2 * some.back) for name, some in parts.items()}
         also = _COREFERENCE + (0 if is_classifier(needs.model) else _SEQUENCES)
@@ -97,6 +102,19 @@ class Duration:
             "drift": 2 * _LOOKING * token * min(1.0, DRIFT_TEXTS / max(texts.evaluation, 1)) * judging,
             "speed": self._timing(scored),
         }  # fmt: skip
+
+    def _values(self, single: float, double: float) -> float:
+        """Seconds of one repair that go to the values of heads that stay, at so many operations a second."""
+        needs, texts, seconds = self.needs, self.needs.texts, 0.0
+        for site, (out, columns) in zip(needs.sites.values(), needs.shapes(), strict=True):
+            kept = round(site.heads * (1 - needs.share()))
+            read = columns + kept * out
+            if not needs.refits() or site.kv_heads < site.heads or not kept or read >= WIDEST:
+                continue
+            seconds += _SUMMED * texts.calibration * texts.mean * read**2 / single
+            moved = ROUNDS * kept * (_TURNED * out**3 + 8 * site.head_dim * out * (read - columns))
+            seconds += (moved + _LOOKED * out * read**2) / double
+        return seconds
 
     def _timing(self, token: float) -> float:
         needs, grid = self.needs, self.needs.recipe.speed

@@ -195,6 +195,18 @@ class Needs:
         """Whether the default repair goes on after least squares: outputs are scores of whole texts."""
         return self.recipe.compensate.kind == "reconstruction" and is_classifier(self.model)
 
+    def refits(self) -> bool:
+        """Whether the repair refits the values of heads that stay, too."""
+        repair = self.recipe.compensate
+        asked = repair.kind == "reconstruction" and repair.bias == "auto" and repair.values != "keep"
+        return asked and (repair.values == "refit" or self._scored())
+
+    def share(self) -> float:
+        """What part of the heads goes, as far as that is known before scores are: else half."""
+        asked = self.recipe.remove
+        known = self.recipe.reach is None and not asked.metered
+        return min(1.0, asked.count(self.sites) / max(self.heads, 1)) if known else 0.5
+
     def _corrections(self) -> int:
         columns = sum(c for _, c in self.shapes())
         return self.texts.calibration * 16 * 4 * columns if self._scored() else 0
