@@ -38,6 +38,11 @@ STAGES = (
 
 
 @pytest.fixture(scope="module")
+def few_draws():
+    """Runs draw as often as they do for users: how often is looked at."""
+
+
+@pytest.fixture(scope="module")
 def place(tmp_path_factory):
     folder = tmp_path_factory.mktemp("material")
     checkpoint(folder / "model")
