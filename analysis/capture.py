@@ -25,6 +25,7 @@ from headwise.analysis.seen import Reducer, Seen
 from headwise.analysis.sites import Site
 from headwise.analysis.still import still
 from headwise.analysis.tiles import Tiles
+from headwise.analysis.uncached import uncached
 
 __all__ = ["Door", "Pass", "Reducer", "Seen", "capture", "tiles_agree"]
 
@@ -282,8 +283,6 @@ def _run(model: nn.Module, sites: Mapping[str, Site], batch: Batch, *, maps: boo
     else:
         trunk = model
     takes = inspect.signature(trunk.forward).parameters
-    if "use_cache" in takes:
-        inputs.setdefault("use_cache", False)
     # Asked for by the config, these would have transformers plant hooks of its own that stay.
     flags = ("output_attentions", "output_hidden_states")
     asked = {flag: False for flag in flags if getattr(config, flag, False)}
@@ -291,4 +290,4 @@ def _run(model: nn.Module, sites: Mapping[str, Site], batch: Batch, *, maps: boo
     if maps and "output_attentions" in takes and not recording:
         # Modules of this style (DeBERTa, MPNet) hand out maps only where they are told to, and plant nothing.
         asked["output_attentions"] = True
-    trunk(**inputs, **asked)
+    trunk(**{**uncached(trunk), **inputs}, **asked)

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from headwise.analysis.errors import HeadwiseError
 from headwise.analysis.hooked import hooked
 from headwise.analysis.sites import Site, find_sites
+from headwise.analysis.uncached import uncached
 from headwise.prune.operations import operations
 from headwise.prune.timing import Clock, measure, row_of, synchroniser
 
@@ -87,8 +88,7 @@ def _calls(model: nn.Module, paths: list[str], inputs: Mapping[str, Tensor]) -> 
     with contextlib.ExitStack() as stack:
         for path in paths:
             stack.enter_context(_listening(model.get_submodule(path), path, seen, often))
-        extra = {"use_cache": False} if getattr(getattr(model, "config", None), "use_cache", False) else {}
-        model(**inputs, **extra)
+        model(**inputs, **uncached(model))
     return {path: seen[path] for path in paths if path in seen and path not in often}
 
 

@@ -18,6 +18,7 @@ from torch import Tensor, nn
 
 from headwise.analysis.batching import token_limit
 from headwise.analysis.errors import BadInput, causes, first_line
+from headwise.analysis.uncached import uncached
 from headwise.prune.folder import new_file
 from headwise.prune.inputs import inputs_to_time, reads
 from headwise.prune.onnx_runtime import onnxruntime
@@ -133,7 +134,7 @@ class _Forward(nn.Module):
     def __init__(self, model: nn.Module) -> None:
         super().__init__()
         self.model = model
-        self.extra = {"use_cache": False} if getattr(getattr(model, "config", None), "use_cache", None) else {}
+        self.extra = uncached(model)
 
     def _output(self, inputs: dict[str, Any]) -> Tensor:
         output = self.model(**inputs, **self.extra)

@@ -20,7 +20,7 @@ from headwise.analysis.projections import output_bias, output_weight
 from headwise.analysis.sites import Site
 from headwise.analysis.still import still
 from headwise.prune.compensation.apply import columns_of
-from headwise.prune.compensation.layerwise import Layers, Reached, layers_from, run_from_start, stack_of
+from headwise.prune.compensation.layerwise import Layers, Reached, layers_from, run_from_start, stack_of, stream_into
 from headwise.prune.compensation.pairs import Pairs
 from headwise.prune.importance.gradients import by_token, held_out, valid_rows
 from headwise.prune.selection.blocks import Block, blocks_of
@@ -169,17 +169,17 @@ def _measured(walk: _Walk, block: Block, layer: str | None) -> tuple[Pairs, Pair
 def _watched(model: nn.Module, block: Block, layer: str | None) -> Iterator[list[_Seen]]:
     """Context and incoming stream of every call of a block in the pass that is made within, which ends there."""
     seen: list[_Seen] = []
-    entered: list[Tensor] = []
+    streams: list[Tensor] = []
 
     def visit(_site: Site, context: Tensor) -> None:
-        seen.append((context, entered[-1] if entered else None))
+        seen.append((context, streams[-1] if streams else None))
         if len(seen) == len(block.sites):
             raise Reached
 
     def note(_module: nn.Module, inputs: tuple[Any, ...], named: dict[str, Any]) -> None:
-        found = [value for value in (*inputs, *named.values()) if isinstance(value, Tensor)]
-        if found and found[0].is_floating_point():
-            entered.append(found[0])
+        stream = stream_into(inputs, named)
+        if stream is not None:
+            streams.append(stream[1])
 
     doors = [] if layer is None else [model.get_submodule(layer)]
     watches = (door.register_forward_pre_hook(note, with_kwargs=True) for door in doors)

@@ -13,10 +13,11 @@ import torch
 from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
-from headwise.analysis.batching import Batch, accepted
+from headwise.analysis.batching import Batch
 from headwise.analysis.errors import HeadwiseError
 from headwise.analysis.hooked import hooked
 from headwise.analysis.sites import Site
+from headwise.analysis.uncached import uncached
 from headwise.prune.free_memory import free_beside
 
 log = logging.getLogger("headwise")
@@ -142,6 +143,17 @@ def layers_from(model: nn.Module, paths: Sequence[str], batches: Iterable[Batch]
     return layers if layers.calls else None
 
 
+def stream_into(args: Sequence[Any], named: Mapping[str, Any]) -> tuple[int | str, Tensor] | None:
+    """The stream that a layer is told, and by which place or name: the first of it that is a floating tensor.
+
+    >>> stream_into((torch.ones(1, dtype=torch.long),), {"mask": None, "hidden_states": torch.ones(1)})
+    ('hidden_states', tensor([1.]))
+    """
+    told: list[tuple[int | str, Any]] = [*enumerate(args), *named.items()]
+    floating = ((where, value) for where, value in told if isinstance(value, Tensor) and value.is_floating_point())
+    return next(floating, None)
+
+
 def stream_of(output: Any) -> Tensor | None:
     """What a layer hands on: its output, or the first of its outputs; None if that is no tensor.
 
@@ -154,12 +166,9 @@ def stream_of(output: Any) -> Tensor | None:
 
 
 def run_from_start(model: nn.Module, batch: Batch) -> None:
-    """The model on one batch, until what was wanted is `Reached`; without a cache, which every run would lengthen."""
-    inputs: dict[str, Any] = dict(batch.inputs)
-    if "use_cache" in accepted(model):
-        inputs.setdefault("use_cache", False)
+    """The model on one batch, until what was wanted is `Reached`."""
     with contextlib.suppress(Reached):
-        model(**inputs)
+        model(**{**uncached(model), **batch.inputs})
 
 
 @dataclass
@@ -195,10 +204,11 @@ def _pass(
 
     def enters(path: str, args: tuple[Any, ...], named: dict[str, Any]) -> Any:
         order.append(path)
-        call = _call(args, named)
-        if call is None:
+        found = stream_into(args, named)
+        if found is None:
             return None
-        value = args[call.where] if isinstance(call.where, int) else named[call.where]
+        where, value = found
+        call = Call(*Call(args, named, where).with_stream(None), where)
         value = value.flip(-1) if turned and path == paths[0] else value
         passed.calls.append(call)
         passed.entered.append(value)
@@ -228,14 +238,6 @@ def _pass(
         run_from_start(model, batch)
     seen = order == list(paths) and len(passed.calls) == len(paths)
     return passed if seen and len(passed.left) == len(paths) - (not through) else None
-
-
-def _call(args: tuple[Any, ...], named: Mapping[str, Any]) -> Call | None:
-    """How a layer is called; None without a stream."""
-    told: list[tuple[int | str, Any]] = [*enumerate(args), *named.items()]
-    found = (where for where, value in told if isinstance(value, Tensor) and value.is_floating_point())
-    where = next(found, None)
-    return None if where is None else Call(*Call(args, named, where).with_stream(None), where)
 
 
 def _versions(stream: Tensor, call: Call) -> list[object]:

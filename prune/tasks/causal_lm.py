@@ -14,6 +14,7 @@ from headwise.analysis.batching import Batch, token_limit
 from headwise.analysis.encoding import encode
 from headwise.analysis.errors import BadInput
 from headwise.analysis.texts import Corpus
+from headwise.analysis.uncached import uncached
 from headwise.prune.tasks.outcome import Outcome, judging
 from headwise.prune.tasks.windows import summed_losses, token_losses
 
@@ -87,7 +88,7 @@ class FittedCausalLM:
     def losses(self, model: nn.Module, batch: Batch) -> Float[Tensor, " batch"]:
         """Mean nats per token of each text; 0 for a text of one token."""
         tokens = batch.tokens[""]
-        logits = model(**batch.inputs, use_cache=False).logits
+        logits = model(**batch.inputs, **uncached(model)).logits
         scored = tokens.valid.clone()
         # The first valid token has nothing before it but padding.
         scored[:, 1:] &= tokens.valid[:, :-1]

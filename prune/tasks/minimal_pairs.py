@@ -15,6 +15,7 @@ from headwise.analysis.batching import Batch, token_limit
 from headwise.analysis.encoding import encode
 from headwise.analysis.errors import BadInput
 from headwise.analysis.texts import Corpus, Text
+from headwise.analysis.uncached import uncached
 from headwise.prune.tasks.causal_lm import is_causal_lm
 from headwise.prune.tasks.gaps import summed_gaps, text_losses
 from headwise.prune.tasks.masked_lm import is_masked_lm
@@ -117,7 +118,7 @@ class FittedPairs:
         for i, row in enumerate(rows):
             ids[i, : len(row)], valid[i, : len(row)] = torch.from_numpy(row), True
         ids, valid = ids.to(device), valid.to(device)
-        logits = model(input_ids=ids, attention_mask=valid.long(), use_cache=False).logits
+        logits = model(input_ids=ids, attention_mask=valid.long(), **uncached(model)).logits
         scored = valid.clone()
         scored[:, 0] = False
         return token_losses(logits, ids, scored).sum(-1)

@@ -17,6 +17,7 @@ from headwise.analysis.encoding import with_choice
 from headwise.analysis.errors import BadInput
 from headwise.analysis.progress import track
 from headwise.analysis.texts import Corpus, Text
+from headwise.analysis.uncached import uncached
 from headwise.prune.tasks.causal_lm import is_causal_lm
 from headwise.prune.tasks.outcome import Outcome, judging
 from headwise.prune.tasks.windows import token_losses
@@ -171,7 +172,7 @@ class FittedChoice:
             scored[i, row.start : len(row.ids)] = True
         inputs = {"input_ids": ids.to(device), "attention_mask": valid.to(device)}
         if not is_chooser(model):
-            logits = model(**inputs, use_cache=False).logits
+            logits = model(**inputs, **uncached(model)).logits
             nats = token_losses(logits, inputs["input_ids"], scored.to(device)).sum(-1)
             return -nats / torch.tensor([row.length for row in rows], device=nats.device)
         if rows[0].types is not None and "token_type_ids" in accepted(model):

@@ -12,6 +12,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from headwise.analysis.progress import track
+from headwise.analysis.uncached import uncached
 
 #: Logits held at a time, in numbers: a vocabulary of 150,000 makes them the largest tensor of all.
 _BUDGET = 64_000_000
@@ -84,7 +85,7 @@ def summed_losses(
             valid[i, :size] = 1
             scored[i, window.score - window.start : size] = True
         ids, valid, scored = ids.to(device), valid.to(device), scored.to(device)
-        logits = model(input_ids=ids, attention_mask=valid, use_cache=False).logits
+        logits = model(input_ids=ids, attention_mask=valid, **uncached(model)).logits
         nats = token_losses(logits, ids, scored).double().sum(-1).cpu().numpy()
         for window, value in zip(group, nats, strict=True):
             sums[window.text] += value
