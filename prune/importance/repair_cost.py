@@ -40,9 +40,11 @@ def factored(
     while True:
         shape = ridged(second, ridge)
         try:
-            return cho_factor(shape if at is None else shape[np.ix_(at, at)], lower=lower)
+            factor, where = cho_factor(shape if at is None else shape[np.ix_(at, at)], lower=lower)
         except np.linalg.LinAlgError:
             ridge *= 10.0
+        else:
+            return factor, where
 
 
 class RepairCost:
