@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, ClassVar, Literal
 
 import numpy as np
@@ -102,13 +103,7 @@ class FittedMultiLabel:
         seen = np.asarray(~np.isnan(chances).any(axis=1))
         right, said = right[seen], (chances[seen] > _THRESHOLD).astype(np.int64)
         names = [str(self.config.id2label[i]) for i in range(self.config.num_labels)]
-        average = self.task.metric.removesuffix("-f1")
-        classes = right.shape[1]
-
-        def measure(rows: np.ndarray) -> float:
-            one, other = rows[:, :classes].astype(int), rows[:, classes:].astype(int)
-            return float(sk.f1_score(one, other, average=average, zero_division=0))
-
+        measure = partial(f1, average=self.task.metric.removesuffix("-f1"))
         rows = np.concatenate([right, said], axis=1)
         return Outcome(
             kind="multi-label",
@@ -128,6 +123,26 @@ class FittedMultiLabel:
         with pad_known(model, pad_id(batch)):
             logits: Tensor = model(**batch.inputs).logits
         return logits.float()
+
+
+def f1(rows: np.ndarray, average: str) -> float:
+    """F1 over all classes (`micro`), or its mean over them (`macro`); a class that nobody names counts as 0.
+
+    Counted here: intervals ask for it thousands of times, and scikit-learn takes seventy times as long, half a minute
+    for one comparison.
+
+    Args:
+        rows: `[text, 2 * class]`, 1 where a class is right, then 1 where it is said.
+        average: `micro` or `macro`.
+
+    >>> f1(np.array([[1, 0, 1, 1], [0, 1, 0, 1]]), "micro")
+    0.8
+    """
+    right, said = np.split(rows > 0, 2, axis=1)
+    hits, named = (right & said).sum(axis=0), right.sum(axis=0) + said.sum(axis=0)
+    if average == "micro":
+        hits, named = hits.sum(keepdims=True), named.sum(keepdims=True)
+    return float((2 * hits / np.maximum(named, 1)).mean())
 
 
 def _names(text: Text) -> list[str | int]:
