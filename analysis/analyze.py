@@ -12,27 +12,27 @@ import numpy as np
 from torch import nn
 
 from headwise.analysis.annotations import Annotated
-from headwise.analysis.batching import Batches, batches
 from headwise.analysis.capture import DOORS, MEMORY, Door, Pass
+from headwise.analysis.capture.keeping import Keeping
+from headwise.analysis.capture.kernels import kernel_of
+from headwise.analysis.capture.processes import shared_capture
+from headwise.analysis.capture.seen import Reducer
+from headwise.analysis.corpus.batching import Batches, batches
+from headwise.analysis.corpus.minimal_pairs import Pair
+from headwise.analysis.corpus.portions import MOST, Portions
+from headwise.analysis.corpus.texts import Corpus
 from headwise.analysis.errors import BadInput
 from headwise.analysis.evidence import Evidence
 from headwise.analysis.identity import PACKAGES, marks_of
 from headwise.analysis.intervention import PROBES, intervene
-from headwise.analysis.keeping import Keeping
-from headwise.analysis.kernels import kernel_of
-from headwise.analysis.minimal_pairs import Pair
-from headwise.analysis.portions import MOST, Portions
 from headwise.analysis.probes import OwnLoss, few_texts
-from headwise.analysis.processes import shared_capture
 from headwise.analysis.redundancy import THRESHOLD, cluster, stability
 from headwise.analysis.roles import ROLES
 from headwise.analysis.roles.assignment import EFFECT, LEVEL, assign
 from headwise.analysis.roles.search import NULLS, Search
-from headwise.analysis.seen import Reducer
 from headwise.analysis.similarity import CHEAP, IN_PARTS, MEASURES, Focused, PerText, Replaceability
 from headwise.analysis.sites import Site, find_sites, heads_of
 from headwise.analysis.statistics import Statistics
-from headwise.analysis.texts import Corpus
 
 #: Parts of the texts that clusters are resampled from, and the bytes that their products may take.
 BLOCKS = 32

@@ -12,10 +12,10 @@ import torch
 from torch import nn
 
 from headwise.analysis.annotations import Annotated
-from headwise.analysis.batching import Batches
+from headwise.analysis.capture.kernels import kernel_of
+from headwise.analysis.capture.processes import world
+from headwise.analysis.corpus.batching import Batches
 from headwise.analysis.devices import brought_in, home
-from headwise.analysis.kernels import kernel_of
-from headwise.analysis.processes import world
 
 #: Packages whose release the numbers may depend on.
 PACKAGES = ("headwise", "torch", "transformers", "numpy", "scipy")

@@ -8,15 +8,15 @@ from typing import Any
 import numpy as np
 from torch import nn
 
-from headwise.analysis.batching import Batch
+from headwise.analysis.corpus.batching import Batch
+from headwise.analysis.corpus.minimal_pairs import Pair
 from headwise.analysis.evidence import Evidence
 from headwise.analysis.gates import gated
-from headwise.analysis.minimal_pairs import Pair
+from headwise.analysis.gates.still import still
 from headwise.analysis.probes import OwnLoss, Probe, probe_of, reads_as
 from headwise.analysis.progress import track
 from headwise.analysis.roles.random_sequences import looks_back
 from headwise.analysis.sites import Site, find_sites
-from headwise.analysis.still import still
 
 #: Heads of a role that are silenced together, and random draws they are compared with.
 TOP, DRAWS = 5, 50

@@ -11,11 +11,11 @@ import torch
 from jaxtyping import Bool
 from torch import Tensor, nn
 
-from headwise.analysis.batching import Batch, Tokens, batches
-from headwise.analysis.class_names import named_for
-from headwise.analysis.minimal_pairs import Pair, agreement_pairs, preference
+from headwise.analysis.corpus.batching import Batch, Tokens, batches
+from headwise.analysis.corpus.minimal_pairs import Pair, agreement_pairs, preference
+from headwise.analysis.corpus.texts import Corpus
 from headwise.analysis.roles.random_sequences import LENGTH, repeated_sequences
-from headwise.analysis.texts import Corpus
+from headwise.analysis.sites.class_names import named_for
 
 #: Sequences said twice, and sentence pairs at most: for a causal model, and for one that fills gaps, which has to
 #: read a sentence once for each of its tokens.

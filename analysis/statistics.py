@@ -11,12 +11,12 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from headwise.analysis.batching import Batch, Tokens
-from headwise.analysis.cells import CELLS, PARTS, add_by_cell, cells_of
-from headwise.analysis.grids import Grid
+from headwise.analysis.capture.seen import Reducer, Seen, positions_of
+from headwise.analysis.corpus.batching import Batch, Tokens
+from headwise.analysis.corpus.grids import Grid
+from headwise.analysis.inference.cells import CELLS, PARTS, add_by_cell, cells_of
 from headwise.analysis.roles.punctuation import is_punctuation
 from headwise.analysis.roles.sinks import is_first, is_separator
-from headwise.analysis.seen import Reducer, Seen, positions_of
 from headwise.analysis.sites import Site
 
 #: Below any probability that float32 can hold beside others; keeps 0·log 0 at 0.

@@ -12,17 +12,17 @@ import numpy as np
 from torch import nn
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
-from headwise.analysis.batching import Batches, batches
 from headwise.analysis.capture import MEMORY, capture
+from headwise.analysis.corpus.batching import Batches, batches
+from headwise.analysis.corpus.portions import Portions
+from headwise.analysis.corpus.texts import Corpus, Text
 from headwise.analysis.inference import sign_flip_p
-from headwise.analysis.portions import Portions
 from headwise.analysis.roles import ROLES
 from headwise.analysis.roles.assignment import Measured, assign
 from headwise.analysis.roles.mass import RelationMass
 from headwise.analysis.similarity.pearson import Pearson
 from headwise.analysis.sites import Site, find_sites, heads_of
 from headwise.analysis.statistics import Statistics
-from headwise.analysis.texts import Corpus, Text
 
 #: Texts and tokens a text that are looked at: so few that an evaluation of a thousand short texts takes at most a
 #: twentieth longer (`benchmarks/callback.py`).

@@ -13,16 +13,16 @@ from jaxtyping import Float
 from torch import nn
 
 from headwise.analysis.annotations.words import word_map, word_units
-from headwise.analysis.batching import Batch, batches
 from headwise.analysis.capture import capture
+from headwise.analysis.capture.seen import Reducer, Seen
+from headwise.analysis.corpus.batching import Batch, batches
+from headwise.analysis.corpus.texts import Corpus, Text
 from headwise.analysis.errors import BadInput
 from headwise.analysis.gates import check_heads
 from headwise.analysis.roles import ROLES
 from headwise.analysis.roles.mass import RelationMass
-from headwise.analysis.seen import Reducer, Seen
 from headwise.analysis.sites import Site, find_sites, heads_of
 from headwise.analysis.statistics import STATISTICS, Statistics
-from headwise.analysis.texts import Corpus, Text
 
 
 @dataclass(frozen=True)

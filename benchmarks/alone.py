@@ -9,10 +9,10 @@ import torch
 from oracle import oracle
 from torch import nn
 
-from headwise.analysis.anatomy import Anatomy, dissect
-from headwise.analysis.block_inputs import block_path
 from headwise.analysis.gates import gated
+from headwise.analysis.gates.block_inputs import block_path
 from headwise.analysis.sites import Site, find_sites
+from headwise.analysis.sites.anatomy import Anatomy, dissect
 from headwise.prune.surgery import cut
 
 

@@ -20,7 +20,7 @@ MOST = 0.05
 
 def sentences(count):
     """So many texts of 8 to 30 words, in turn."""
-    from headwise.analysis.embedded_text import embedded_corpus
+    from headwise.analysis.corpus.embedded_text import embedded_corpus
 
     words = " ".join(text.text for text in embedded_corpus().texts).split()
     lengths = [8 + (7 * i) % 23 for i in range(count)]

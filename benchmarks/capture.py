@@ -39,9 +39,9 @@ def load():
 
 def batches_of(tokenizer, count):
     """`count` texts of exactly 64 tokens, cut from the embedded text, again from the start when it ends."""
-    from headwise.analysis.batching import batches
-    from headwise.analysis.embedded_text import embedded_corpus
-    from headwise.analysis.texts import Corpus, Text
+    from headwise.analysis.corpus.batching import batches
+    from headwise.analysis.corpus.embedded_text import embedded_corpus
+    from headwise.analysis.corpus.texts import Corpus, Text
 
     words = " ".join(text.text for text in embedded_corpus().texts).split()
     # Sixty-four words make more than 64 tokens; truncation does the rest.
@@ -188,11 +188,11 @@ def long_text(length):
     import torch
     from transformers import LlamaConfig, LlamaModel
 
-    from headwise.analysis.batching import Batch, Tokens
     from headwise.analysis.capture import capture
+    from headwise.analysis.corpus.batching import Batch, Tokens
+    from headwise.analysis.corpus.texts import Text
     from headwise.analysis.similarity import Pearson
     from headwise.analysis.sites import find_sites
-    from headwise.analysis.texts import Text
 
     config = LlamaConfig(
         vocab_size=49152, hidden_size=576, intermediate_size=1536, num_hidden_layers=30, num_attention_heads=9,

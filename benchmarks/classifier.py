@@ -16,8 +16,8 @@ from pathlib import Path
 import torch
 from torch import nn
 
-from headwise.analysis.reading import read_source
-from headwise.analysis.texts import Corpus
+from headwise.analysis.corpus.reading import read_source
+from headwise.analysis.corpus.texts import Corpus
 
 LENGTH = 64
 

@@ -13,12 +13,12 @@ from oracle import apart, oracle, run
 from tiny import OVERRIDES, build, model_classes, tiny_configs
 from transformers import CONFIG_MAPPING, PreTrainedModel
 
-from headwise.analysis.anatomy import attention_like
-from headwise.analysis.block_inputs import block_inputs
 from headwise.analysis.errors import BadInput, CannotCut, UnknownModel
 from headwise.analysis.gates import gated, never_called
+from headwise.analysis.gates.block_inputs import block_inputs
+from headwise.analysis.gates.synthetic import synthetic_inputs
 from headwise.analysis.sites import find_sites
-from headwise.analysis.synthetic import synthetic_inputs
+from headwise.analysis.sites.anatomy import attention_like
 from headwise.prune.surgery import cut
 
 # A wrong slice shows as 1e-2 or more; some forwards compute a part in float32 whatever the weights are.

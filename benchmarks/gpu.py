@@ -49,7 +49,7 @@ class Clock:
 
 
 def corpus_of(count):
-    from headwise.analysis.embedded_text import embedded_corpus
+    from headwise.analysis.corpus.embedded_text import embedded_corpus
 
     return embedded_corpus().sample(count, 0)
 
@@ -104,7 +104,7 @@ def measured(options):
 
     import torch
 
-    from headwise.analysis.batching import batches
+    from headwise.analysis.corpus.batching import batches
     from headwise.analysis.sites import find_sites
     from headwise.prune import cut
     from headwise.prune.opening import best_device, open_checkpoint

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from headwise.analysis.synthetic import main_output
+from headwise.analysis.gates.synthetic import main_output
 
 
 def oracle(model: Any, sites: dict[str, Any], remove: dict[str, list[int]]) -> Any:

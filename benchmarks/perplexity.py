@@ -22,9 +22,9 @@ import numpy as np
 import torch
 from transformers import AutoTokenizer
 
-from headwise.analysis.batching import batches
+from headwise.analysis.corpus.batching import batches
+from headwise.analysis.corpus.texts import Corpus, Text
 from headwise.analysis.sites import find_sites
-from headwise.analysis.texts import Corpus, Text
 from headwise.prune.checkpoint import load
 from headwise.prune.compensation import COMPENSATIONS
 from headwise.prune.compensation.undo import given_back

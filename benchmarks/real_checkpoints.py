@@ -23,9 +23,9 @@ import transformers
 
 from headwise.analysis.corpus import embedded_corpus
 from headwise.analysis.gates import gated
-from headwise.analysis.projections import output_weight
+from headwise.analysis.gates.synthetic import synthetic_inputs
 from headwise.analysis.sites import find_sites
-from headwise.analysis.synthetic import synthetic_inputs
+from headwise.analysis.sites.projections import output_weight
 from headwise.prune.checkpoint import load, save
 from headwise.prune.proof import prove
 from headwise.prune.surgery import cut

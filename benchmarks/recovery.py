@@ -23,7 +23,7 @@ import torch
 from classifier import classifier, read
 from sst2 import CALIBRATION, HOW, RECONSTRUCTION, REFITTED, Results, calibrated, logits_of, repaired
 
-from headwise.analysis.batching import batches
+from headwise.analysis.corpus.batching import batches
 from headwise.prune.importance import SCORES, Calibration
 from headwise.prune.recovery import RECOVERIES
 from headwise.prune.selection import Budget, Keep, select

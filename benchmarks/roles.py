@@ -54,14 +54,14 @@ def sources(options):
 
 def tested(model, tokenizer, annotated, options):
     """What a search for roles finds on annotated texts alone, and the labels of the heads."""
-    from headwise.analysis.batching import batches
     from headwise.analysis.capture import MEMORY
+    from headwise.analysis.corpus.batching import batches
+    from headwise.analysis.corpus.texts import Corpus, Text
     from headwise.analysis.roles import ROLES
     from headwise.analysis.roles.assignment import assign
     from headwise.analysis.roles.search import Search
     from headwise.analysis.sites import find_sites, heads_of
     from headwise.analysis.statistics import Statistics
-    from headwise.analysis.texts import Corpus, Text
 
     sites = find_sites(model)
     roles = ["coreference"] if annotated[0].relation == "coreference" else []

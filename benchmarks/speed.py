@@ -17,9 +17,9 @@ import torch
 
 from headwise.analysis.sites import find_sites, heads_of
 from headwise.prune import Plan, cut
-from headwise.prune.inputs import inputs_to_time
 from headwise.prune.opening import open_checkpoint
 from headwise.prune.speed import compare_speed
+from headwise.prune.speed.inputs import inputs_to_time
 
 #: Batch, length, and the share of the operation ratio that is asked for.
 SETTINGS = ((1, 32, 0.95), (8, 128, 0.97), (8, 512, 0.97))

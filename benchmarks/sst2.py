@@ -24,9 +24,9 @@ import numpy as np
 import torch
 from classifier import classifier, read
 
-from headwise.analysis.batching import batches
+from headwise.analysis.corpus.batching import batches
+from headwise.analysis.corpus.texts import Corpus
 from headwise.analysis.sites import find_sites
-from headwise.analysis.texts import Corpus
 from headwise.prune.compensation import COMPENSATIONS
 from headwise.prune.compensation.undo import given_back
 from headwise.prune.importance import SCORES, Calibration

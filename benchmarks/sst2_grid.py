@@ -25,8 +25,8 @@ from classifier import classifier, read
 from sst2 import CALIBRATION, FRACTIONS, HOW, METHODS, TEXTS, calibrated, holm, logits_of, repaired
 
 from headwise.analysis.analyze import analyze
-from headwise.analysis.batching import batches
-from headwise.analysis.texts import Corpus
+from headwise.analysis.corpus.batching import batches
+from headwise.analysis.corpus.texts import Corpus
 from headwise.prune.compensation import COMPENSATIONS
 from headwise.prune.importance import SCORES, Calibration
 from headwise.prune.selection import SEARCHES, Budget, Keep, select

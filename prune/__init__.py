@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from headwise.prune.checkpoint import load, save
-    from headwise.prune.hub import push_to_hub
+    from headwise.prune.checkpoint.hub import push_to_hub
     from headwise.prune.pipeline import Run, run
     from headwise.prune.plan import Plan
     from headwise.prune.recipe import Recipe
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 _HOME = {
     "Plan": "plan", "Recipe": "recipe", "Run": "pipeline", "cut": "surgery", "load": "checkpoint",
-    "push_to_hub": "hub", "run": "pipeline", "save": "checkpoint",
+    "push_to_hub": "checkpoint.hub", "run": "pipeline", "save": "checkpoint",
 }  # fmt: skip
 __all__ = ["Plan", "Recipe", "Run", "cut", "load", "push_to_hub", "run", "save"]
 

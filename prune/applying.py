@@ -10,26 +10,26 @@ from typing import Any
 
 from torch import nn
 
-from headwise.analysis.batching import batches
-from headwise.analysis.embedded_text import embedded_corpus
+from headwise.analysis.corpus.batching import batches
+from headwise.analysis.corpus.embedded_text import embedded_corpus
+from headwise.analysis.corpus.texts import Corpus
 from headwise.analysis.errors import BadInput
+from headwise.analysis.gates.synthetic import synthetic_inputs
 from headwise.analysis.sites import Site, find_sites
-from headwise.analysis.synthetic import synthetic_inputs
-from headwise.analysis.texts import Corpus
 from headwise.prune.carving import proving
 from headwise.prune.checkpoint import save
 from headwise.prune.growth import tell_growth
 from headwise.prune.importance.calibration import Calibration
 from headwise.prune.material import gather
 from headwise.prune.opening import Opened, open_checkpoint
-from headwise.prune.operations import parameters
 from headwise.prune.plan import Plan
 from headwise.prune.proof import prove, require
 from headwise.prune.recipe import Recipe
-from headwise.prune.removable import removable
+from headwise.prune.speed.operations import parameters
 from headwise.prune.surgery import cut
+from headwise.prune.surgery.removable import removable
+from headwise.prune.surgery.twin import twin
 from headwise.prune.tasks import choose_task
-from headwise.prune.twin import twin
 
 log = logging.getLogger("headwise")
 

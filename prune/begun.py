@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from headwise.analysis.errors import BadInput
-from headwise.prune.configuration import EMBEDDED
+from headwise.prune.checkpoint.configuration import EMBEDDED
 
 
 def began_with(folder: Path) -> dict[str, Any]:

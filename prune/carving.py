@@ -11,17 +11,17 @@ from typing import Any
 
 from torch import nn
 
-from headwise.analysis.batching import batches
+from headwise.analysis.corpus.batching import batches
+from headwise.analysis.corpus.texts import Corpus
 from headwise.analysis.sites import Site
-from headwise.analysis.texts import Corpus
 from headwise.prune.compensation.undo import given_back
 from headwise.prune.importance.calibration import Calibration
 from headwise.prune.plan import Plan
 from headwise.prune.proof import lightened, prove, require
 from headwise.prune.recipe import Recipe
+from headwise.prune.recovery.trained import trained
 from headwise.prune.surgery import cut
-from headwise.prune.trained import trained
-from headwise.prune.twin import twin
+from headwise.prune.surgery.twin import twin
 
 Facts = dict[str, Any]
 

@@ -8,10 +8,10 @@ from typing import Any
 
 import numpy as np
 
+from headwise.analysis.corpus.texts import Corpus
 from headwise.analysis.errors import BadInput
 from headwise.analysis.evidence import Evidence
 from headwise.analysis.progress import track
-from headwise.analysis.texts import Corpus
 from headwise.prune.deciding import Judge, choose, judged
 from headwise.prune.importance.calibration import Calibration
 from headwise.prune.importance.random import Random

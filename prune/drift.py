@@ -9,10 +9,10 @@ import numpy as np
 from torch import nn
 
 from headwise.analysis.analyze import analyze
+from headwise.analysis.corpus.texts import Corpus
 from headwise.analysis.evidence import Evidence
 from headwise.analysis.roles import ROLES
 from headwise.analysis.sites import find_sites
-from headwise.analysis.texts import Corpus
 
 #: Texts that both models are looked at with; roles of the whole analysis may rest on more.
 TEXTS = 64

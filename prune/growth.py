@@ -9,11 +9,11 @@ from torch import nn
 
 from headwise.analysis.errors import named
 from headwise.analysis.sites import Site
-from headwise.prune.decision import decide
-from headwise.prune.generation_speed import generates
-from headwise.prune.metering import weightless
-from headwise.prune.operations import parameters
+from headwise.prune.speed.generation import generates
+from headwise.prune.speed.metering import weightless
+from headwise.prune.speed.operations import parameters
 from headwise.prune.surgery import cut, decisions_of
+from headwise.prune.surgery.decision import decide
 
 log = logging.getLogger("headwise")
 

@@ -53,7 +53,7 @@ class Looking:
             BadInput: a file cannot be read.
         """
         from headwise.analysis.annotations import read_annotations
-        from headwise.analysis.minimal_pairs import read_pairs
+        from headwise.analysis.corpus.minimal_pairs import read_pairs
 
         given = {"roles": self.roles, "measures": self.measures, "memory": self.memory, "threshold": self.threshold}
         given["effect"] = self.effect
@@ -117,19 +117,19 @@ def inspect(
     check_free(target, overwrite=overwrite)
 
     from headwise.analysis.analyze import analyze
+    from headwise.analysis.capture.processes import agreed, world
+    from headwise.analysis.corpus.reading import read_source
     from headwise.analysis.evidence import Evidence
-    from headwise.analysis.processes import agreed, world
-    from headwise.analysis.reading import read_source
     from headwise.analysis.sites import find_sites
     from headwise.prune.begun import begun_at
     from headwise.prune.environment import environment, now
+    from headwise.prune.folder.stages import SUMS, Stages
+    from headwise.prune.forecast.reached import require_reached
     from headwise.prune.material import tokens_of
     from headwise.prune.opening import open_checkpoint
-    from headwise.prune.overlong import overlong
-    from headwise.prune.own_loss import own_loss
-    from headwise.prune.reached import require_reached
     from headwise.prune.report import write
-    from headwise.prune.stages import SUMS, Stages
+    from headwise.prune.tasks.overlong import overlong
+    from headwise.prune.tasks.own_loss import own_loss
 
     how = (looking or Looking()).arguments()
     corpus = read_source(source, split=split, text=text).sample(samples, seed)

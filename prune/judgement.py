@@ -11,16 +11,16 @@ from typing import Any
 
 import torch
 
+from headwise.analysis.capture.kernels import kernels
+from headwise.analysis.corpus.tables import FORMATS
 from headwise.analysis.errors import BadInput
-from headwise.analysis.kernels import kernels
-from headwise.analysis.tables import FORMATS
 from headwise.prune.begun import began_with, require_same, require_there
 from headwise.prune.material import gather
 from headwise.prune.opening import Opened, open_checkpoint
-from headwise.prune.operations import size_in_bytes
 from headwise.prune.recipe import Recipe
-from headwise.prune.recipe_parts import Texts
+from headwise.prune.recipe.parts import Texts
 from headwise.prune.speed import compare_speed
+from headwise.prune.speed.operations import size_in_bytes
 from headwise.prune.tasks import choose_task, compare
 
 _DEFAULT = "schema: 1\nscore: {kind: random}\n"

@@ -20,12 +20,12 @@ from headwise.analysis.progress import track
 from headwise.prune.carving import carve, recover
 from headwise.prune.checkpoint import save
 from headwise.prune.deciding import Judge, judged
+from headwise.prune.folder.signals import uninterrupted
 from headwise.prune.plan import Plan
 from headwise.prune.preparing import Prepared, prepare
 from headwise.prune.recipe import Recipe
-from headwise.prune.signals import uninterrupted
+from headwise.prune.recovery.trained import FILE as TRAINED
 from headwise.prune.tasks import Outcome, compare
-from headwise.prune.trained import FILE as TRAINED
 
 log = logging.getLogger("headwise")
 

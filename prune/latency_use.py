@@ -11,15 +11,15 @@ import numpy as np
 from torch import nn
 
 from headwise.analysis.sites import Site
-from headwise.prune.inputs import inputs_to_time
-from headwise.prune.latency import Latency
-from headwise.prune.latency_taking import latency_table, setting_of
 from headwise.prune.opening import Opened
-from headwise.prune.operations import operations
 from headwise.prune.plan import Plan
-from headwise.prune.quiet import ready
 from headwise.prune.recipe import Recipe, check_against
-from headwise.prune.timing import measure, row_of, synchroniser
+from headwise.prune.speed.inputs import inputs_to_time
+from headwise.prune.speed.latency import Latency
+from headwise.prune.speed.latency_taking import latency_table, setting_of
+from headwise.prune.speed.operations import operations
+from headwise.prune.speed.quiet import ready
+from headwise.prune.speed.timing import measure, row_of, synchroniser
 
 #: What the table is called in a run's folder, beside the recipe.
 TABLE = "latency.json"

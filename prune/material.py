@@ -7,10 +7,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from headwise.analysis.corpus.texts import Corpus, disjoint
 from headwise.analysis.errors import BadInput
-from headwise.analysis.texts import Corpus, disjoint
-from headwise.prune.one_label import one_label
-from headwise.prune.recipe_parts import Data
+from headwise.prune.recipe.parts import Data
+from headwise.prune.tasks.one_label import one_label
 
 #: The part of the calibration texts that judges candidates of a search.
 SELECTION = 0.2
@@ -49,8 +49,8 @@ class Material:
 
     def measured(self, model: Any, tokenizer: Any, max_length: int | None, task: Any = None) -> Material:
         """The same, with how many texts are cut off at what the model reads, and with notes; warnings tell the user."""
-        from headwise.prune.overlong import overlong
         from headwise.prune.tasks import choose_task
+        from headwise.prune.tasks.overlong import overlong
 
         parts = {"calibration": self.calibration, "evaluation": self.evaluation}
         truncated = overlong(model, tokenizer, parts, max_length=max_length, task=task)
@@ -78,7 +78,7 @@ def tokens_of(corpus: Corpus, model: Any, tokenizer: Any, max_length: int | None
     That is what it makes of the first texts and where it cuts them off, the settings of a processor, and all words, also
     those of the tokenizer inside a processor: what a model writes is read by them.
     """
-    from headwise.analysis.batching import batches
+    from headwise.analysis.corpus.batching import batches
 
     first = replace(corpus, texts=corpus.texts[:_TOKENISED])
     made = batches(first, tokenizer, model=model, max_length=max_length)

@@ -9,13 +9,13 @@ from typing import Any
 import torch
 from torch import nn
 
-from headwise.analysis.batching import fill_of
+from headwise.analysis.corpus.batching import fill_of
+from headwise.analysis.corpus.fetching import not_fetched
 from headwise.analysis.devices import home
 from headwise.analysis.errors import BadInput, first_line
-from headwise.analysis.fetching import not_fetched
 from headwise.analysis.identity import settings_hash, weights_hash
-from headwise.prune.auto_class import auto_class
-from headwise.prune.configuration import where_is
+from headwise.prune.checkpoint.auto_class import auto_class
+from headwise.prune.checkpoint.configuration import where_is
 from headwise.prune.tasks.text_classification import is_classifier
 
 #: Which of the library's doors opens what makes a model's main input.

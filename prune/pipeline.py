@@ -20,29 +20,29 @@ from headwise.prune.begun import begun_at
 from headwise.prune.carving import carve, recover
 from headwise.prune.chance import by_chance
 from headwise.prune.checkpoint import read_back, save
+from headwise.prune.checkpoint.native import native_reason
 from headwise.prune.deciding import decide
+from headwise.prune.deciding.representatives import represented
 from headwise.prune.drift import head_drift
 from headwise.prune.environment import environment, now, unchanged
 from headwise.prune.folder import check_place, settled, space_told
+from headwise.prune.folder.stages import Stages
 from headwise.prune.growth import tell_growth
 from headwise.prune.inspection import run_folder
-from headwise.prune.latency import Latency
 from headwise.prune.latency_use import TABLE, beside_forecast, latency_of, with_table
 from headwise.prune.material import Material
-from headwise.prune.native import native_reason
 from headwise.prune.opening import Opened, open_checkpoint
 from headwise.prune.plan import Plan
 from headwise.prune.preparing import gathered, measures_of, ready
-from headwise.prune.quiet import refuse_hooks
 from headwise.prune.recipe import Recipe, check_against
+from headwise.prune.recovery.trained import FILE as TRAINED
 from headwise.prune.report.doubt import doubt
-from headwise.prune.representatives import represented
 from headwise.prune.speed import compare_speed
-from headwise.prune.stages import Stages
+from headwise.prune.speed.latency import Latency
+from headwise.prune.speed.quiet import refuse_hooks
 from headwise.prune.tasks import Outcome, compare
 from headwise.prune.tasks.agreement import FittedAgreement, token_divergence
 from headwise.prune.tasks.text_classification import pad_known
-from headwise.prune.trained import FILE as TRAINED
 
 
 @dataclass(frozen=True)

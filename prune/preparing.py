@@ -9,21 +9,21 @@ from pathlib import Path
 from typing import Any
 
 from headwise.analysis.analyze import analyze
-from headwise.analysis.batching import batches
+from headwise.analysis.corpus.batching import batches
 from headwise.analysis.errors import BadInput
 from headwise.analysis.evidence import Evidence
 from headwise.analysis.similarity import CHEAP
 from headwise.analysis.sites import Site, find_sites
 from headwise.prune.deciding import Judge
 from headwise.prune.environment import environment
+from headwise.prune.forecast.needs import needs_of, require_memory
+from headwise.prune.forecast.reached import require_loss, require_reached
 from headwise.prune.importance.calibration import Calibration
-from headwise.prune.latency import Latency
 from headwise.prune.latency_use import latency_of
 from headwise.prune.material import Material, gather
-from headwise.prune.needs import needs_of, require_memory
 from headwise.prune.opening import Opened, open_checkpoint
-from headwise.prune.reached import require_loss, require_reached
 from headwise.prune.recipe import Recipe, check_against
+from headwise.prune.speed.latency import Latency
 from headwise.prune.tasks import choose_task
 from headwise.prune.tasks.text_classification import is_classifier
 

@@ -10,12 +10,12 @@ from typing import Any
 
 from headwise.analysis.errors import BadInput
 from headwise.prune.begun import begun_at, require_there
+from headwise.prune.folder.stages import passing
 from headwise.prune.pipeline import run
 from headwise.prune.recipe import Recipe
-from headwise.prune.recipe_parts import Speed
+from headwise.prune.recipe.parts import Speed
 from headwise.prune.report.folder import read_json
 from headwise.prune.report.shapes import check_shape
-from headwise.prune.stages import passing
 from headwise.prune.sweep import sweep
 
 #: Files that tell times, or when and where; all others a repetition must give again, byte for byte.

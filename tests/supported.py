@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from headwise.prune.native import native_reason
+from headwise.prune.checkpoint.native import native_reason
 from headwise.prune.surgery import cut
 from tests.families import FAMILIES, Family
 from tests.models import build
@@ -19,7 +19,7 @@ def native_plan(family: Family) -> dict[str, list[int]]:
 
 
 def supported_source(native: dict[str, bool]) -> str:
-    """The text of `prune/supported.py`, which `headwise families` prints."""
+    """The text of `prune/surgery/supported.py`, which `headwise families` prints."""
     rows = "".join(
         f'    Supported("{f.name}", "{f.config}", "{f.refusal}", {f.generates}, {native.get(f.name, False)}),\n'
         for f in FAMILIES.values()
@@ -40,7 +40,7 @@ def supported_source(native: dict[str, bool]) -> str:
 def main() -> None:
     """Write the table that ships."""
     native = {f.name: not native_reason(cut(build(f), native_plan(f))) for f in FAMILIES.values() if not f.refusal}
-    Path(__file__).parents[1].joinpath("prune", "supported.py").write_text(supported_source(native))
+    Path(__file__).parents[1].joinpath("prune", "surgery", "supported.py").write_text(supported_source(native))
 
 
 if __name__ == "__main__":

@@ -40,6 +40,16 @@ def test_pyproject_names_every_package():
     assert set(setuptools["packages"]) == on_disk
 
 
+def test_contributing_says_of_every_package_what_is_there():
+    told = (ROOT / "CONTRIBUTING.md").read_text()
+    packages = {
+        init.parent.relative_to(ROOT)
+        for folder in ("analysis", "prune")
+        for init in (ROOT / folder).rglob("*/__init__.py")
+    }
+    assert not [str(package) for package in packages if f"`{package}/`" not in told]
+
+
 def test_a_wheel_built_from_the_tree_imports_from_an_empty_folder(tmp_path):
     build = [sys.executable, "-m", "build", "--wheel", "--outdir", str(tmp_path / "dist"), str(ROOT)]
     subprocess.run(build, check=True, capture_output=True, text=True)

@@ -6,8 +6,8 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from headwise.analysis.corpus.texts import Corpus, Text
 from headwise.analysis.errors import BadInput
-from headwise.analysis.texts import Corpus, Text
 
 Span = tuple[int, int]
 

@@ -12,7 +12,7 @@ from torch import Tensor
 from headwise.analysis.annotations.annotated import KINDS, Annotated
 from headwise.analysis.annotations.antecedents import Choice, choices
 from headwise.analysis.annotations.words import covering
-from headwise.analysis.batching import Batch, Tokens
+from headwise.analysis.corpus.batching import Batch, Tokens
 
 
 @dataclass(frozen=True, eq=False)
@@ -53,7 +53,7 @@ def anaphors_of(batch: Batch, tokens: Tokens) -> tuple[Anaphors | None, Counter[
     takes part in, since a choice without it would be easier.
 
     >>> ids, none = torch.tensor([[1]]), torch.zeros(1, 1, 2, dtype=torch.long)
-    >>> from headwise.analysis.texts import Text
+    >>> from headwise.analysis.corpus.texts import Text
     >>> tokens = Tokens(ids, ids > 0, ids < 0, ids, none)
     >>> anaphors_of(Batch({}, [Text("a")], {"": tokens}), tokens)
     (None, Counter({'text without coreference links': 1}))

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 from jaxtyping import Float
 
-from headwise.analysis.cells import PARTS
 from headwise.analysis.inference import benjamini_hochberg, cell_interval, ratio_interval, sign_flip_p
+from headwise.analysis.inference.cells import PARTS
 from headwise.analysis.roles.relation import Role
 
 #: The least excess over chance that makes a role: a tenth of the attention mass, or ten points of accuracy.

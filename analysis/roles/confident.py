@@ -8,10 +8,10 @@ import numpy as np
 import torch
 from jaxtyping import Float
 
-from headwise.analysis.batching import Batch
-from headwise.analysis.cells import CELLS, add_by_cell, cells_of
+from headwise.analysis.capture.seen import Reducer, Seen, positions_of
+from headwise.analysis.corpus.batching import Batch
+from headwise.analysis.inference.cells import CELLS, add_by_cell, cells_of
 from headwise.analysis.roles.assignment import Measured
-from headwise.analysis.seen import Reducer, Seen, positions_of
 from headwise.analysis.sites import Site
 
 #: The least mean largest weight that is confident: more on one token than on all others together.

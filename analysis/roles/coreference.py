@@ -19,11 +19,11 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from headwise.analysis.annotations.annotated import KINDS
-from headwise.analysis.batching import Batch
-from headwise.analysis.cells import cells_of
+from headwise.analysis.capture.seen import Reducer, Seen, positions_of
+from headwise.analysis.corpus.batching import Batch
 from headwise.analysis.inference import cell_interval, sign_flip_p, split_half_reliability
+from headwise.analysis.inference.cells import cells_of
 from headwise.analysis.roles.anaphors import Anaphors, anaphors_of
-from headwise.analysis.seen import Reducer, Seen, positions_of
 from headwise.analysis.sites import Site
 
 #: Rules that need no understanding; a coreference head has to beat every one of them.

@@ -11,13 +11,13 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from headwise.analysis.batching import Batch, Tokens
+from headwise.analysis.capture.seen import Seen
+from headwise.analysis.corpus.batching import Batch, Tokens
+from headwise.analysis.corpus.texts import Text
 from headwise.analysis.roles.assignment import Measured
 from headwise.analysis.roles.mass import RelationMass
 from headwise.analysis.roles.relation import Role
-from headwise.analysis.seen import Seen
 from headwise.analysis.sites import Site
-from headwise.analysis.texts import Text
 
 #: Permutations of each text that the null is the mean over.
 DEALS = 8

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 import numpy as np
 from jaxtyping import Bool, Float
 
+from headwise.analysis.capture.seen import positions_of
 from headwise.analysis.roles.assignment import Measured
-from headwise.analysis.seen import positions_of
 from headwise.analysis.sites import Site
 
 

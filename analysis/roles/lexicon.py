@@ -10,7 +10,7 @@ import torch
 from jaxtyping import Bool
 from torch import Tensor
 
-from headwise.analysis.batching import Tokens
+from headwise.analysis.corpus.batching import Tokens
 
 #: By tokenizer and class, a number for every id: 1 in the class, 0 not, −1 not asked yet.
 _KNOWN: WeakKeyDictionary[Any, dict[str, Tensor]] = WeakKeyDictionary()

@@ -12,12 +12,12 @@ from torch import Tensor
 
 from headwise.analysis.annotations.annotated import Annotated, Span
 from headwise.analysis.annotations.words import covering, word_units
-from headwise.analysis.batching import Batch, Tokens
-from headwise.analysis.cells import CELLS, cells_of
+from headwise.analysis.capture.seen import Reducer, Seen, positions_of
+from headwise.analysis.corpus.batching import Batch, Tokens
 from headwise.analysis.inference import cell_interval, sign_flip_p, split_half_reliability
+from headwise.analysis.inference.cells import CELLS, cells_of
 from headwise.analysis.roles.assignment import Measured
 from headwise.analysis.roles.dealing import scaled
-from headwise.analysis.seen import Reducer, Seen, positions_of
 from headwise.analysis.sites import Site
 
 #: Word offsets that a head has to beat: the best of them on the same links.

@@ -10,11 +10,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from headwise.analysis.batching import Batch
-from headwise.analysis.cells import CELLS, add_by_cell, cells_of
+from headwise.analysis.capture.seen import Reducer, Seen, positions_of
+from headwise.analysis.corpus.batching import Batch
+from headwise.analysis.inference.cells import CELLS, add_by_cell, cells_of
 from headwise.analysis.roles.assignment import Measured, inferred
 from headwise.analysis.roles.relation import Role, view_of
-from headwise.analysis.seen import Reducer, Seen, positions_of
 from headwise.analysis.sites import Site
 
 

@@ -8,10 +8,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from headwise.analysis.batching import Batch
-from headwise.analysis.cells import CELLS, add_by_cell, cells_of
+from headwise.analysis.capture.seen import Reducer, Seen, positions_of
+from headwise.analysis.corpus.batching import Batch
+from headwise.analysis.inference.cells import CELLS, add_by_cell, cells_of
 from headwise.analysis.roles.assignment import Measured
-from headwise.analysis.seen import Reducer, Seen, positions_of
 from headwise.analysis.sites import Site
 
 #: How far the search goes, in tokens; in an image, in patches up, down, left and right.

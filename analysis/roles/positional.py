@@ -49,7 +49,7 @@ def below(view: View) -> Bool[Tensor, "batch query key"] | None:
     """The patch below the query. None outside images.
 
     >>> import torch
-    >>> from headwise.analysis.grids import Grid
+    >>> from headwise.analysis.corpus.grids import Grid
     >>> column = View(None, None, torch.ones(1, 2, 2, dtype=torch.bool), same=True, grid=Grid(0, 2, 1))
     >>> below(column).tolist()
     [[[False, True], [False, False]]]
@@ -88,7 +88,7 @@ def patch_at(view: View, down: int, right: int) -> Bool[Tensor, "batch query key
     """The patch so many places below the query and to its right.
 
     >>> import torch
-    >>> from headwise.analysis.grids import Grid
+    >>> from headwise.analysis.corpus.grids import Grid
     >>> square = View(None, None, torch.ones(1, 5, 5, dtype=torch.bool), same=True, grid=Grid(1, 2, 2))
     >>> patch_at(square, 1, -1).nonzero().tolist()
     [[0, 2, 3]]

@@ -7,7 +7,7 @@ import unicodedata
 from jaxtyping import Bool
 from torch import Tensor
 
-from headwise.analysis.batching import Tokens
+from headwise.analysis.corpus.batching import Tokens
 from headwise.analysis.roles.lexicon import members
 from headwise.analysis.roles.relation import View
 

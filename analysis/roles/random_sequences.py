@@ -9,11 +9,11 @@ import torch
 from jaxtyping import Bool
 from torch import Tensor, nn
 
-from headwise.analysis.batching import Batch, Tokens
+from headwise.analysis.capture.seen import is_causal
+from headwise.analysis.corpus.batching import Batch, Tokens
+from headwise.analysis.corpus.texts import Text
 from headwise.analysis.roles.relation import View
-from headwise.analysis.seen import is_causal
 from headwise.analysis.sites import Site
-from headwise.analysis.texts import Text
 
 #: Random tokens of a sequence before it is said again, sequences, and sequences a batch.
 LENGTH, COUNT, TOGETHER = 32, 32, 8

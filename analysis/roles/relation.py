@@ -9,10 +9,10 @@ import torch
 from jaxtyping import Bool, Int
 from torch import Tensor
 
-from headwise.analysis.batching import Tokens
+from headwise.analysis.capture.seen import Seen
+from headwise.analysis.corpus.batching import Tokens
+from headwise.analysis.corpus.grids import Grid
 from headwise.analysis.errors import BadInput
-from headwise.analysis.grids import Grid
-from headwise.analysis.seen import Seen
 
 
 @dataclass(frozen=True, eq=False)

@@ -11,13 +11,14 @@ import numpy as np
 from torch import nn
 
 from headwise.analysis.annotations import Annotated, coreference_set, corpus_of, windows
-from headwise.analysis.batching import Batch, Batches, batches, token_limit
 from headwise.analysis.capture import Door
+from headwise.analysis.capture.keeping import Keeping
+from headwise.analysis.capture.processes import shared_capture
+from headwise.analysis.capture.seen import Reducer
+from headwise.analysis.corpus.batching import Batch, Batches, batches, token_limit
+from headwise.analysis.corpus.portions import MOST, Portions
 from headwise.analysis.errors import BadInput
 from headwise.analysis.inference import split_half_reliability
-from headwise.analysis.keeping import Keeping
-from headwise.analysis.portions import MOST, Portions
-from headwise.analysis.processes import shared_capture
 from headwise.analysis.roles import ROLES
 from headwise.analysis.roles.assignment import Measured, by_part, inferred
 from headwise.analysis.roles.broad import broad
@@ -31,7 +32,6 @@ from headwise.analysis.roles.offsets import FixedOffset
 from headwise.analysis.roles.random_copy import random_copy
 from headwise.analysis.roles.random_sequences import LENGTH, looks_back, repeated_sequences
 from headwise.analysis.roles.tokens import rare_tokens
-from headwise.analysis.seen import Reducer
 from headwise.analysis.sites import Site, find_sites, heads_of
 from headwise.analysis.statistics import Statistics
 

@@ -8,7 +8,7 @@ import torch
 from jaxtyping import Bool
 from torch import Tensor
 
-from headwise.analysis.batching import Tokens
+from headwise.analysis.corpus.batching import Tokens
 from headwise.analysis.roles.relation import View
 
 

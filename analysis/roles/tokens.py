@@ -10,7 +10,7 @@ import torch
 from jaxtyping import Bool
 from torch import Tensor
 
-from headwise.analysis.batching import Batch
+from headwise.analysis.corpus.batching import Batch
 from headwise.analysis.roles.lexicon import members
 from headwise.analysis.roles.relation import Relation, View
 
@@ -121,7 +121,7 @@ def mark(name: str) -> Relation:
 def repeated(view: View) -> Bool[Tensor, "batch query key"] | None:
     """Other places of the query's own token, earlier or later; None between different sequences.
 
-    >>> from headwise.analysis.batching import Tokens
+    >>> from headwise.analysis.corpus.batching import Tokens
     >>> ids = torch.tensor([[7, 8, 7]])
     >>> same = Tokens(ids, ids > 0, ids < 0, ids, torch.zeros(1, 3, 2, dtype=torch.long))
     >>> repeated(View(same, same, torch.ones(1, 3, 3, dtype=torch.bool), same=True))[0, 0].tolist()
@@ -137,7 +137,7 @@ def repeated(view: View) -> Bool[Tensor, "batch query key"] | None:
 def rare_tokens(batches: Iterable[Batch]) -> Relation:
     """The relation to rare tokens: those that together make a tenth of all tokens of these texts, the rarest.
 
-    >>> from headwise.analysis.batching import Tokens
+    >>> from headwise.analysis.corpus.batching import Tokens
     >>> ids = torch.tensor([[7] * 18 + [8, 9]])
     >>> tokens = Tokens(ids, ids > 0, ids < 0, ids, torch.zeros(1, 20, 2, dtype=torch.long))
     >>> rare = rare_tokens([Batch({}, [], {"": tokens})])

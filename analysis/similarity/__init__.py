@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from inspect import signature
 
-from headwise.analysis.seen import Reducer
+from headwise.analysis.capture.seen import Reducer
 from headwise.analysis.similarity.cka import Cka
 from headwise.analysis.similarity.cosine import Cosine
 from headwise.analysis.similarity.focus import Focused, PerText

@@ -10,9 +10,9 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from headwise.analysis.batching import Batch
-from headwise.analysis.cells import cells_of
-from headwise.analysis.seen import Reducer, Seen, positions_of
+from headwise.analysis.capture.seen import Reducer, Seen, positions_of
+from headwise.analysis.corpus.batching import Batch
+from headwise.analysis.inference.cells import cells_of
 from headwise.analysis.similarity.gram import comparable
 from headwise.analysis.similarity.rows import row_keys
 from headwise.analysis.sites import Site
@@ -36,7 +36,7 @@ class Cka(Reducer):
         rows: kept at most.
         seed: of the draw.
 
-    >>> from headwise.analysis.texts import Text
+    >>> from headwise.analysis.corpus.texts import Text
     >>> site = Site("0", "a", "a.o", heads=2, kv_heads=2, head_dim=1, kept=(0, 1))
     >>> contexts = torch.tensor([[[[1.0], [-2.0]], [[3.0], [-6.0]], [[4.0], [-8.0]]]])
     >>> every = torch.ones(1, 3, 3, dtype=torch.bool)

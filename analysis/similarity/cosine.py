@@ -9,8 +9,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from headwise.analysis.batching import Batch
-from headwise.analysis.seen import Reducer, Seen, positions_of
+from headwise.analysis.capture.seen import Reducer, Seen, positions_of
+from headwise.analysis.corpus.batching import Batch
 from headwise.analysis.similarity.gram import Gram, comparable
 from headwise.analysis.sites import Site
 
@@ -22,7 +22,7 @@ class Cosine(Reducer):
     copies. Pairing each row with another at random gives ⟨mean c_g, mean c_h⟩ over the same norms: the chance
     level, exact. Heads of different width are not compared (NaN).
 
-    >>> from headwise.analysis.texts import Text
+    >>> from headwise.analysis.corpus.texts import Text
     >>> site = Site("0", "a", "a.o", heads=2, kv_heads=2, head_dim=1, kept=(0, 1))
     >>> contexts = torch.tensor([[[[1.0], [-2.0]], [[3.0], [-6.0]]]])
     >>> every = torch.ones(1, 2, 2, dtype=torch.bool)

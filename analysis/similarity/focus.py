@@ -8,12 +8,12 @@ from dataclasses import replace
 import numpy as np
 import torch
 
-from headwise.analysis.batching import Batch, Tokens
-from headwise.analysis.cells import cells_of
-from headwise.analysis.maps import rows_that_count
+from headwise.analysis.capture.maps import rows_that_count
+from headwise.analysis.capture.seen import Reducer, Seen
+from headwise.analysis.corpus.batching import Batch, Tokens
+from headwise.analysis.inference.cells import cells_of
 from headwise.analysis.roles.relation import rows_of
 from headwise.analysis.roles.sinks import is_first
-from headwise.analysis.seen import Reducer, Seen
 
 #: Attention below this is none at all.
 _NOTHING = 1e-30

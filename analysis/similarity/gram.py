@@ -10,13 +10,13 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from headwise.analysis.batching import Batch
-from headwise.analysis.cells import cells_of
+from headwise.analysis.capture.seen import Seen, positions_of
+from headwise.analysis.corpus.batching import Batch
+from headwise.analysis.corpus.texts import Text
 from headwise.analysis.devices import exact
-from headwise.analysis.seen import Seen, positions_of
+from headwise.analysis.inference.cells import cells_of
 from headwise.analysis.sites import Site
 from headwise.analysis.statistics import pieces
-from headwise.analysis.texts import Text
 
 #: Numbers of one matrix product: more than a cache holds, so that few texts make many products.
 PIECE = 1 << 20

@@ -8,8 +8,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from headwise.analysis.batching import Batch
-from headwise.analysis.seen import Reducer, Seen
+from headwise.analysis.capture.seen import Reducer, Seen
+from headwise.analysis.corpus.batching import Batch
 from headwise.analysis.similarity.gram import Gram
 from headwise.analysis.sites import Site
 
@@ -21,7 +21,7 @@ class Hellinger(Reducer):
     b_g·b_h on average, b = Σ √(a/n) the row's affinity with the uniform distribution over its n allowed keys:
     the chance level, exact.
 
-    >>> from headwise.analysis.texts import Text
+    >>> from headwise.analysis.corpus.texts import Text
     >>> site = Site("0", "a", "a.o", heads=2, kv_heads=2, head_dim=1, kept=(0, 1))
     >>> maps = torch.tensor([[[[1.0, 0.0]], [[0.0, 1.0]]]])
     >>> every = torch.ones(1, 1, 2, dtype=torch.bool)

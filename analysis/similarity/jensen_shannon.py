@@ -12,9 +12,9 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from headwise.analysis.batching import Batch
-from headwise.analysis.cells import cells_of
-from headwise.analysis.seen import Reducer, Seen, positions_of
+from headwise.analysis.capture.seen import Reducer, Seen, positions_of
+from headwise.analysis.corpus.batching import Batch
+from headwise.analysis.inference.cells import cells_of
 from headwise.analysis.similarity.gram import comparable
 from headwise.analysis.similarity.rows import row_keys
 from headwise.analysis.sites import Site
@@ -42,7 +42,7 @@ class JensenShannon(Reducer):
         seed: of the draw and the shuffling.
         blocks: parts of the texts, by content, whose sums are also kept apart, for resampling; 0 for none.
 
-    >>> from headwise.analysis.texts import Text
+    >>> from headwise.analysis.corpus.texts import Text
     >>> site = Site("0", "a", "a.o", heads=2, kv_heads=2, head_dim=1, kept=(0, 1))
     >>> maps = torch.tensor([[[[1.0, 0.0]], [[0.0, 1.0]]]])
     >>> every = torch.ones(1, 1, 2, dtype=torch.bool)

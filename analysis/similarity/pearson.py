@@ -8,8 +8,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from headwise.analysis.batching import Batch
-from headwise.analysis.seen import Reducer, Seen
+from headwise.analysis.capture.seen import Reducer, Seen
+from headwise.analysis.corpus.batching import Batch
 from headwise.analysis.similarity.gram import Gram
 from headwise.analysis.sites import Site
 
@@ -25,7 +25,7 @@ class Pearson(Reducer):
     A head that is uniform everywhere has no correlation (NaN). An inner product in float32 per text, summed
     over texts in float64.
 
-    >>> from headwise.analysis.texts import Text
+    >>> from headwise.analysis.corpus.texts import Text
     >>> site = Site("0", "a", "a.o", heads=2, kv_heads=2, head_dim=1, kept=(0, 1))
     >>> maps = torch.tensor([[[[0.9, 0.1]], [[0.2, 0.8]]]])
     >>> every = torch.ones(1, 1, 2, dtype=torch.bool)

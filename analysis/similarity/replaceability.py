@@ -8,11 +8,11 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from headwise.analysis.batching import Batch
+from headwise.analysis.capture.seen import Reducer, Seen, positions_of
+from headwise.analysis.corpus.batching import Batch
 from headwise.analysis.devices import brought_in, exact
-from headwise.analysis.projections import output_weight
-from headwise.analysis.seen import Reducer, Seen, positions_of
 from headwise.analysis.sites import Site
+from headwise.analysis.sites.projections import output_weight
 
 #: Added to the diagonal of the covariance, as a share of its mean: keeps the inverse finite.
 DAMPING = 1e-6
@@ -39,7 +39,7 @@ class Replaceability(Reducer):
     >>> contexts = torch.tensor([[[[1.0], [-2.0]], [[3.0], [-6.0]], [[4.0], [-8.0]]]])
     >>> every = torch.ones(1, 3, 3, dtype=torch.bool)
     >>> measure = Replaceability({"0": site}, Block())
-    >>> from headwise.analysis.texts import Text
+    >>> from headwise.analysis.corpus.texts import Text
     >>> measure.update(Batch({}, [Text("a")], {}), {"0": Seen(site, None, contexts, every[:, :, 0], every)})
     >>> bool((measure.result()["statistics/replaceability"] < 1e-3).all())
     True

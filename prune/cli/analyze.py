@@ -163,7 +163,7 @@ def analyze(
             resume=resume,
             looking=looking,
         )
-        from headwise.analysis.processes import world
+        from headwise.analysis.capture.processes import world
 
         # Of several processes one speaks.
         if not world()[0]:

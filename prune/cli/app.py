@@ -28,7 +28,7 @@ from headwise.prune.cli import (
 )
 from headwise.prune.cli.faults import explain
 from headwise.prune.cli.terminal import complain, discard, put, streams
-from headwise.prune.signals import interrupting
+from headwise.prune.folder.signals import interrupting
 
 DEBUG = "HEADWISE_DEBUG"
 

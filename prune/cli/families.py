@@ -8,7 +8,7 @@ from headwise.prune.cli.terminal import put, put_json, stdout, table
 
 def families(as_json: AsJson = False, quiet: Quiet = False) -> None:
     """Families whose heads are found, silenced and cut, as the tests measure it."""
-    from headwise.prune.supported import SUPPORTED
+    from headwise.prune.surgery.supported import SUPPORTED
 
     if as_json:
         put_json([row._asdict() for row in SUPPORTED])

@@ -50,7 +50,7 @@ def outline(model: str, *, revision: str | None = None, trust_remote_code: bool 
         BadInput: no such checkpoint, or a model that is not understood.
     """
     from headwise.analysis.sites import find_sites
-    from headwise.prune.skeleton import skeleton
+    from headwise.prune.checkpoint.skeleton import skeleton
 
     built = skeleton(model, revision=revision, trust_remote_code=trust_remote_code)
     sites = find_sites(built)

@@ -26,7 +26,7 @@ def rescue(
 ) -> None:
     """Write a checkpoint that transformers 4 pruned, or that is only a pickle, so that it opens again, bit for bit."""
     with speaking(quiet):
-        from headwise.prune.rescue import rescue as save_again
+        from headwise.prune.checkpoint.rescue import rescue as save_again
 
         model = save_again(checkpoint, out, revision=revision, allow_pickle=allow_pickle, overwrite=overwrite)
         record = getattr(model.config, "headwise", None) or {"sites": {}}

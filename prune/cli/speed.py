@@ -68,7 +68,7 @@ def speed(
     }  # fmt: skip
     with speaking(quiet):
         from headwise.prune import judgement
-        from headwise.prune.onnx_speed import is_onnx, time_files
+        from headwise.prune.export.onnx_speed import is_onnx, time_files
 
         pair = judgement.pair_of(model, against, recipe, [*(settings or []), *said(given)])
         if is_onnx(pair.model) or is_onnx(pair.against):

@@ -74,7 +74,7 @@ def lost_of(sites: Mapping[str, Site], remove: Mapping[str, Sequence[int]]) -> d
 def _fit(
     model: Any, site: Site, heads: list[int], rule: Rule, fit: Any, held: Any
 ) -> tuple[np.ndarray, np.ndarray, dict[str, float]]:
-    from headwise.analysis.projections import output_bias, output_weight
+    from headwise.analysis.sites.projections import output_bias, output_weight
     from headwise.prune.compensation.repair import relative_error, squared, unrepaired
 
     weight = output_weight(model, site).double().cpu().numpy()
@@ -90,7 +90,7 @@ def _fit(
 def _write(model: Any, site: Site, heads: list[int], new: np.ndarray, moved: np.ndarray) -> None:
     import torch
 
-    from headwise.analysis.projections import output_bias, output_weight
+    from headwise.analysis.sites.projections import output_bias, output_weight
 
     kept = torch.from_numpy(np.setdiff1d(np.arange(new.shape[1]), columns_of(site, heads)))
     weight, bias = output_weight(model, site), output_bias(model, site)

@@ -15,13 +15,13 @@ from jaxtyping import Float
 from scipy.linalg import eigh, solve_triangular
 from torch import Tensor
 
-from headwise.analysis.batching import Batch
+from headwise.analysis.corpus.batching import Batch
 from headwise.analysis.gates import at_projections, gated
-from headwise.analysis.hooked import hooked
+from headwise.analysis.gates.hooked import hooked
+from headwise.analysis.gates.still import still
 from headwise.analysis.progress import track
-from headwise.analysis.projections import output_bias, output_weight
 from headwise.analysis.sites import Site
-from headwise.analysis.still import still
+from headwise.analysis.sites.projections import output_bias, output_weight
 from headwise.prune.compensation.apply import columns_of
 from headwise.prune.importance.calibration import Calibration
 from headwise.prune.importance.gradients import by_token, collect, valid_rows

@@ -11,14 +11,14 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from headwise.analysis.batching import Batch
+from headwise.analysis.corpus.batching import Batch
 from headwise.analysis.errors import BadInput
 from headwise.analysis.gates import at_projections, gated, never_called
-from headwise.analysis.hooked import hooked
+from headwise.analysis.gates.hooked import hooked
+from headwise.analysis.gates.still import still
 from headwise.analysis.progress import track
-from headwise.analysis.projections import output_bias, output_weight
 from headwise.analysis.sites import Site
-from headwise.analysis.still import still
+from headwise.analysis.sites.projections import output_bias, output_weight
 from headwise.prune.compensation.apply import columns_of
 from headwise.prune.compensation.layerwise import Layers, Reached, layers_from, run_from_start, stack_of, stream_into
 from headwise.prune.compensation.pairs import Pairs

@@ -13,11 +13,11 @@ import torch
 from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
-from headwise.analysis.batching import Batch
+from headwise.analysis.corpus.batching import Batch
 from headwise.analysis.errors import HeadwiseError
-from headwise.analysis.hooked import hooked
+from headwise.analysis.gates.hooked import hooked
+from headwise.analysis.gates.uncached import uncached
 from headwise.analysis.sites import Site
-from headwise.analysis.uncached import uncached
 from headwise.prune.free_memory import free_beside
 
 log = logging.getLogger("headwise")

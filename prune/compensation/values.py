@@ -15,15 +15,15 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from headwise.analysis.anatomy import dissect
-from headwise.analysis.batching import Batch
 from headwise.analysis.capture import capture
+from headwise.analysis.capture.seen import Seen
+from headwise.analysis.corpus.batching import Batch
 from headwise.analysis.errors import BadInput
-from headwise.analysis.hooked import hooked
-from headwise.analysis.projections import output_bias, output_weight
-from headwise.analysis.seen import Seen
+from headwise.analysis.gates.hooked import hooked
+from headwise.analysis.gates.still import still
 from headwise.analysis.sites import Site
-from headwise.analysis.still import still
+from headwise.analysis.sites.anatomy import dissect
+from headwise.analysis.sites.projections import output_bias, output_weight
 from headwise.prune.compensation.correction import slopes_of
 from headwise.prune.importance.calibration import Calibration
 from headwise.prune.importance.gradients import held_out

@@ -52,8 +52,8 @@ class Ablation(BaseModel):
         import torch
 
         from headwise.analysis.gates import gated
+        from headwise.analysis.gates.still import still
         from headwise.analysis.progress import track
-        from headwise.analysis.still import still
         from headwise.prune.importance.apart import losses_of
         from headwise.prune.importance.parts import parts_of
 

@@ -28,7 +28,7 @@ def cost_alone(model: Any, sites: Mapping[str, Site], contexts: Any, slopes: Any
         slopes: `Collected` with the gradients' sums, or None.
         scaled: whether the costs of each site are scaled to what its gates' gradients say, texts drawn again, too.
     """
-    from headwise.analysis.projections import output_bias, output_weight
+    from headwise.analysis.sites.projections import output_bias, output_weight
 
     worth, centred = {}, {}
     for name, site in sites.items():

@@ -8,13 +8,13 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from headwise.analysis.batching import Batch
+from headwise.analysis.corpus.batching import Batch
 from headwise.analysis.errors import BadInput
-from headwise.analysis.still import still
-from headwise.prune.divergence import divergence, independent
+from headwise.analysis.gates.still import still
 from headwise.prune.importance.calibration import Calibration, Loss
 from headwise.prune.importance.outputs import put_out
 from headwise.prune.importance.predictions import logits_of
+from headwise.prune.tasks.divergence import divergence, independent
 
 #: From a model to a loss per text of one batch, [batch].
 Measure = Callable[[nn.Module], Tensor]

@@ -131,7 +131,7 @@ class Calibration:
 
     def meter(self, budget: Any, unit: Any) -> Any:
         """What the budget is counted with (`metering.meter_of`), made once and remembered."""
-        from headwise.prune.metering import meter_of
+        from headwise.prune.speed.metering import meter_of
 
         key = f"meter of {budget!r} by {unit}"
         if key not in self._passes:

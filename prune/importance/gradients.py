@@ -17,15 +17,15 @@ from jaxtyping import Bool, Float
 from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
-from headwise.analysis.batching import Batch
+from headwise.analysis.corpus.batching import Batch
+from headwise.analysis.corpus.texts import Text
 from headwise.analysis.errors import BadInput
 from headwise.analysis.gates import at_projections, never_called
-from headwise.analysis.hooked import hooked
+from headwise.analysis.gates.hooked import hooked
+from headwise.analysis.gates.still import still
 from headwise.analysis.progress import track
-from headwise.analysis.projections import output_weight
 from headwise.analysis.sites import Site
-from headwise.analysis.still import still
-from headwise.analysis.texts import Text
+from headwise.analysis.sites.projections import output_weight
 from headwise.prune.importance.collected import Collected, Empty
 from headwise.prune.importance.gate_sums import GateSums
 from headwise.prune.importance.grouped import Grouped

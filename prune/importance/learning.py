@@ -14,12 +14,12 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from headwise.analysis.batching import Batch
+from headwise.analysis.corpus.batching import Batch
 from headwise.analysis.errors import BadInput
 from headwise.analysis.gates import gated
+from headwise.analysis.gates.still import still
 from headwise.analysis.progress import track
 from headwise.analysis.sites import Site
-from headwise.analysis.still import still
 from headwise.prune.importance.apart import losses_of
 from headwise.prune.importance.calibration import Calibration
 from headwise.prune.importance.parts import parts_of

@@ -32,7 +32,7 @@ class Magnitude(BaseModel):
 
     def score(self, calibration: Calibration) -> Scores:
         """Scores per head: the norm of W_O's columns."""
-        from headwise.analysis.projections import output_weight
+        from headwise.analysis.sites.projections import output_weight
 
         values = {}
         for name, site in calibration.sites.items():

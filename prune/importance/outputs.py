@@ -9,10 +9,10 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from headwise.analysis.batching import Batch
+from headwise.analysis.corpus.batching import Batch
 from headwise.analysis.errors import BadInput
+from headwise.analysis.gates.still import still
 from headwise.analysis.progress import track
-from headwise.analysis.still import still
 
 
 @dataclass(frozen=True)

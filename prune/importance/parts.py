@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from jaxtyping import Int
 from torch import Tensor
 
-from headwise.analysis.cells import PARTS, cells_of
-from headwise.analysis.texts import Text
+from headwise.analysis.corpus.texts import Text
+from headwise.analysis.inference.cells import PARTS, cells_of
 
 
 def parts_of(texts: Sequence[Text]) -> Int[Tensor, " batch"]:

@@ -8,9 +8,9 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from headwise.analysis.batching import Batch
+from headwise.analysis.corpus.batching import Batch
 from headwise.analysis.errors import BadInput
-from headwise.prune.divergence import independent
+from headwise.prune.tasks.divergence import independent
 
 
 @dataclass(frozen=True)

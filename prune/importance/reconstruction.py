@@ -207,7 +207,7 @@ class RepairCosts:
         from functools import reduce
         from operator import add
 
-        from headwise.analysis.projections import output_bias, output_weight
+        from headwise.analysis.sites.projections import output_bias, output_weight
 
         site, found = block.sites[0], self._contexts
         moments = reduce(add, [found.contexts_of(call.name, self._weights) for call in block.sites])

@@ -44,7 +44,7 @@ class Variance(BaseModel):
         Raises:
             BadInput: a site whose contexts cannot be seen.
         """
-        from headwise.analysis.projections import output_weight
+        from headwise.analysis.sites.projections import output_weight
 
         found, sites, squares = calibration.contexts(), calibration.sites, {}
         for name, site in sites.items():

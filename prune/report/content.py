@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from headwise.prune.by_hand import edited
+from headwise.prune.plan.by_hand import edited
 from headwise.prune.report.alike import main_measure, similarity_of
 from headwise.prune.report.document import Report
 from headwise.prune.report.folder import Folder, read_folder

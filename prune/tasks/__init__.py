@@ -11,8 +11,8 @@ from typing import Any
 
 from torch import nn
 
-from headwise.analysis.batching import is_chooser
-from headwise.analysis.texts import Corpus
+from headwise.analysis.corpus.batching import is_chooser
+from headwise.analysis.corpus.texts import Corpus
 from headwise.prune.tasks.agreement import Agreement
 from headwise.prune.tasks.audio_classification import AudioClassification, is_audio_classifier
 from headwise.prune.tasks.causal_lm import CausalLM, is_causal_lm

@@ -12,10 +12,10 @@ from jaxtyping import Bool, Float, Int
 from pydantic import BaseModel, ConfigDict
 from torch import Tensor, nn
 
-from headwise.analysis.batching import Batch, batches
+from headwise.analysis.corpus.batching import Batch, batches
+from headwise.analysis.corpus.texts import Corpus
 from headwise.analysis.errors import BadInput
 from headwise.analysis.progress import track
-from headwise.analysis.texts import Corpus
 from headwise.prune.tasks.embeddings import Pooling, contrast, embed, embed_all, own_pooling
 from headwise.prune.tasks.outcome import Outcome, judging
 from headwise.prune.tasks.text_classification import pad_id, pad_known

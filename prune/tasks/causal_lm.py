@@ -10,11 +10,11 @@ from jaxtyping import Float
 from pydantic import BaseModel, ConfigDict, Field
 from torch import Tensor, nn
 
-from headwise.analysis.batching import Batch, token_limit
-from headwise.analysis.encoding import encode
+from headwise.analysis.corpus.batching import Batch, token_limit
+from headwise.analysis.corpus.encoding import encode
+from headwise.analysis.corpus.texts import Corpus
 from headwise.analysis.errors import BadInput
-from headwise.analysis.texts import Corpus
-from headwise.analysis.uncached import uncached
+from headwise.analysis.gates.uncached import uncached
 from headwise.prune.tasks.outcome import Outcome, judging
 from headwise.prune.tasks.windows import summed_losses, token_losses
 

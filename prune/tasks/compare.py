@@ -38,7 +38,7 @@ def compare(dense: Outcome, cut: Outcome, *, seed: int = 0, resamples: int = 200
     Raises:
         BadInput: the outcomes are not of the same task and texts.
 
-    >>> from headwise.analysis.texts import Text
+    >>> from headwise.analysis.corpus.texts import Text
     >>> texts = [Text(str(i)) for i in range(4)]
     >>> dense, cut = (
     ...     Outcome("made", "accuracy", np.mean(right), np.array(right), True, texts, right)

@@ -11,9 +11,9 @@ from jaxtyping import Float
 from pydantic import BaseModel, ConfigDict, Field
 from torch import Tensor, nn
 
-from headwise.analysis.batching import Batch, batches
+from headwise.analysis.corpus.batching import Batch, batches
+from headwise.analysis.corpus.texts import Corpus, Text
 from headwise.analysis.errors import BadInput
-from headwise.analysis.texts import Corpus, Text
 from headwise.prune.tasks.embeddings import Pooling, embed, embed_all, own_pooling
 from headwise.prune.tasks.outcome import Outcome
 from headwise.prune.tasks.ranked import Correlation, numbers_of, ranked_outcome

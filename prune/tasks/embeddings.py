@@ -14,9 +14,9 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
-from headwise.analysis.batching import Batch, Batches
+from headwise.analysis.corpus.batching import Batch, Batches
+from headwise.analysis.corpus.fetching import not_fetched
 from headwise.analysis.errors import BadInput, first_line
-from headwise.analysis.fetching import not_fetched
 from headwise.analysis.progress import track
 from headwise.prune.tasks.outcome import judging
 

@@ -11,7 +11,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from headwise.analysis.encoding import Row
+from headwise.analysis.corpus.encoding import Row
 from headwise.analysis.progress import track
 
 #: Logits held at a time, in numbers, as for other language-model losses.

@@ -7,8 +7,8 @@ from typing import Any, ClassVar, Literal
 from pydantic import BaseModel, ConfigDict, Field
 from torch import nn
 
-from headwise.analysis.class_names import named_for
-from headwise.analysis.texts import Corpus
+from headwise.analysis.corpus.texts import Corpus
+from headwise.analysis.sites.class_names import named_for
 from headwise.prune.tasks.metrics import MetricName
 from headwise.prune.tasks.shown import fitted_to
 from headwise.prune.tasks.text_classification import FittedClassification

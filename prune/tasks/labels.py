@@ -6,8 +6,8 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from headwise.analysis.corpus.texts import Label
 from headwise.analysis.errors import BadInput
-from headwise.analysis.texts import Label
 
 _GENERIC = re.compile(r"label_\d+")
 #: Of more labels than these a message names the first; and of a longer one, that is perhaps a text, the beginning.

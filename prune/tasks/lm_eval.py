@@ -16,10 +16,10 @@ import torch
 from pydantic import BaseModel, ConfigDict, Field
 from torch import Tensor, nn
 
-from headwise.analysis.batching import Batch
+from headwise.analysis.corpus.batching import Batch
+from headwise.analysis.corpus.texts import Corpus, Text
 from headwise.analysis.errors import BadInput, first_line
 from headwise.analysis.progress import quiet
-from headwise.analysis.texts import Corpus, Text
 from headwise.prune.tasks.causal_lm import CausalLM, FittedCausalLM, is_causal_lm
 from headwise.prune.tasks.outcome import Outcome, judging
 

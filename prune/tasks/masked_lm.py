@@ -13,11 +13,11 @@ from jaxtyping import Bool, Float
 from pydantic import BaseModel, ConfigDict, Field
 from torch import Tensor, nn
 
-from headwise.analysis.batching import Batch, batches
-from headwise.analysis.class_names import named_for
+from headwise.analysis.corpus.batching import Batch, batches
+from headwise.analysis.corpus.texts import Corpus, Text
 from headwise.analysis.errors import BadInput
 from headwise.analysis.progress import track
-from headwise.analysis.texts import Corpus, Text
+from headwise.analysis.sites.class_names import named_for
 from headwise.prune.tasks.causal_lm import perplexity
 from headwise.prune.tasks.outcome import Outcome, judging
 

@@ -11,11 +11,11 @@ from jaxtyping import Float
 from pydantic import BaseModel, ConfigDict
 from torch import Tensor, nn
 
-from headwise.analysis.batching import Batch, token_limit
-from headwise.analysis.encoding import encode
+from headwise.analysis.corpus.batching import Batch, token_limit
+from headwise.analysis.corpus.encoding import encode
+from headwise.analysis.corpus.texts import Corpus, Text
 from headwise.analysis.errors import BadInput
-from headwise.analysis.texts import Corpus, Text
-from headwise.analysis.uncached import uncached
+from headwise.analysis.gates.uncached import uncached
 from headwise.prune.tasks.causal_lm import is_causal_lm
 from headwise.prune.tasks.gaps import summed_gaps, text_losses
 from headwise.prune.tasks.masked_lm import is_masked_lm

@@ -13,10 +13,10 @@ from pydantic import BaseModel, ConfigDict, Field
 from sklearn import metrics as sk
 from torch import Tensor, nn
 
-from headwise.analysis.batching import Batch, batches
+from headwise.analysis.corpus.batching import Batch, batches
+from headwise.analysis.corpus.texts import Corpus, Text
 from headwise.analysis.errors import BadInput
 from headwise.analysis.progress import track
-from headwise.analysis.texts import Corpus, Text
 from headwise.prune.tasks.labels import label_numbers
 from headwise.prune.tasks.outcome import Outcome, judging
 from headwise.prune.tasks.text_classification import is_classifier, pad_id, pad_known

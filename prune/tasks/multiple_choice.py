@@ -12,12 +12,12 @@ from jaxtyping import Float
 from pydantic import BaseModel, ConfigDict, Field
 from torch import Tensor, nn
 
-from headwise.analysis.batching import LEFT_BY_NATURE, Batch, accepted, is_chooser, token_limit
-from headwise.analysis.encoding import with_choice
+from headwise.analysis.corpus.batching import LEFT_BY_NATURE, Batch, accepted, is_chooser, token_limit
+from headwise.analysis.corpus.encoding import with_choice
+from headwise.analysis.corpus.texts import Corpus, Text
 from headwise.analysis.errors import BadInput
+from headwise.analysis.gates.uncached import uncached
 from headwise.analysis.progress import track
-from headwise.analysis.texts import Corpus, Text
-from headwise.analysis.uncached import uncached
 from headwise.prune.tasks.causal_lm import is_causal_lm
 from headwise.prune.tasks.outcome import Outcome, judging
 from headwise.prune.tasks.windows import token_losses

@@ -11,9 +11,9 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from headwise.analysis.batching import Batch
-from headwise.analysis.still import still
-from headwise.analysis.texts import Corpus, Text
+from headwise.analysis.corpus.batching import Batch
+from headwise.analysis.corpus.texts import Corpus, Text
+from headwise.analysis.gates.still import still
 
 Rows = np.ndarray
 

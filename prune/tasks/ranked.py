@@ -8,8 +8,8 @@ from typing import Any, Literal
 import numpy as np
 from scipy.stats import rankdata
 
+from headwise.analysis.corpus.texts import Corpus
 from headwise.analysis.errors import BadInput
-from headwise.analysis.texts import Corpus
 from headwise.prune.tasks.outcome import Outcome
 
 Correlation = Literal["spearman", "pearson"]

@@ -12,12 +12,12 @@ from jaxtyping import Float
 from pydantic import BaseModel, ConfigDict, Field
 from torch import Tensor, nn
 
-from headwise.analysis.batching import Batch, batches, token_limit
+from headwise.analysis.corpus.batching import Batch, batches, token_limit
+from headwise.analysis.corpus.texts import Corpus, Text
 from headwise.analysis.errors import BadInput
 from headwise.analysis.progress import track
-from headwise.analysis.texts import Corpus, Text
-from headwise.prune.room_to_write import told_room
 from headwise.prune.tasks.outcome import Outcome, judging
+from headwise.prune.tasks.room_to_write import told_room
 
 
 class SequenceToSequence(BaseModel):

@@ -6,8 +6,8 @@ from typing import Any
 
 from torch import nn
 
+from headwise.analysis.corpus.texts import Corpus
 from headwise.analysis.errors import BadInput
-from headwise.analysis.texts import Corpus
 from headwise.prune.tasks.text_classification import Classifies, FittedClassification
 
 

@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
+from headwise.analysis.corpus.texts import Text
 from headwise.analysis.errors import BadInput
-from headwise.analysis.texts import Text
 
 
 @dataclass(frozen=True, eq=False)

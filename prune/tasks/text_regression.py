@@ -11,10 +11,10 @@ from jaxtyping import Float
 from pydantic import BaseModel, ConfigDict, Field
 from torch import Tensor, nn
 
-from headwise.analysis.batching import Batch, batches
+from headwise.analysis.corpus.batching import Batch, batches
+from headwise.analysis.corpus.texts import Corpus
 from headwise.analysis.errors import BadInput
 from headwise.analysis.progress import track
-from headwise.analysis.texts import Corpus
 from headwise.prune.tasks.outcome import Outcome, judging
 from headwise.prune.tasks.ranked import Correlation, numbers_of, ranked_outcome
 from headwise.prune.tasks.text_classification import is_classifier, pad_id, pad_known

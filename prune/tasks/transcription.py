@@ -12,13 +12,13 @@ from jaxtyping import Float
 from pydantic import BaseModel, ConfigDict, Field
 from torch import Tensor, nn
 
-from headwise.analysis.batching import Batch, batches
-from headwise.analysis.class_names import named_for
+from headwise.analysis.corpus.batching import Batch, batches
+from headwise.analysis.corpus.texts import Corpus
 from headwise.analysis.errors import BadInput
 from headwise.analysis.progress import track
-from headwise.analysis.texts import Corpus
-from headwise.prune.room_to_write import told_room
+from headwise.analysis.sites.class_names import named_for
 from headwise.prune.tasks.outcome import Outcome, judging
+from headwise.prune.tasks.room_to_write import told_room
 
 
 class Transcription(BaseModel):

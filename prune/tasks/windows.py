@@ -11,8 +11,8 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
+from headwise.analysis.gates.uncached import uncached
 from headwise.analysis.progress import track
-from headwise.analysis.uncached import uncached
 
 #: Logits held at a time, in numbers: a vocabulary of 150,000 makes them the largest tensor of all.
 _BUDGET = 64_000_000

@@ -8,7 +8,7 @@ import torch
 from tokenizers.pre_tokenizers import BertPreTokenizer
 from transformers import BertConfig, BertModel, PreTrainedTokenizerFast
 
-from headwise.analysis.texts import Corpus, Text
+from headwise.analysis.corpus.texts import Corpus, Text
 from tests.word_tokenizers import of_words
 
 #: Longest text; each place has a hidden unit of its own, and so has a head's width.

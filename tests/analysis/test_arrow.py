@@ -4,9 +4,9 @@ import datasets
 import pandas
 import pytest
 
+from headwise.analysis.corpus.reading import read_source
 from headwise.analysis.errors import BadInput
-from headwise.analysis.reading import read_source
-from headwise.prune.recipe_parts import Texts
+from headwise.prune.recipe.parts import Texts
 
 ROWS = {"sentence": ["one", "two", "three"], "label": [0, 1, 1]}
 

@@ -32,17 +32,17 @@ from transformers import (
     T5Model,
 )
 
-from headwise.analysis.batching import Batch, Tokens
 from headwise.analysis.capture import capture
+from headwise.analysis.capture.kernels import kernels
+from headwise.analysis.capture.maps import rows_that_count
+from headwise.analysis.capture.seen import Seen
+from headwise.analysis.corpus.batching import Batch, Tokens
+from headwise.analysis.corpus.padding import right_padded
+from headwise.analysis.corpus.texts import Text
 from headwise.analysis.errors import BadInput
-from headwise.analysis.kernels import kernels
-from headwise.analysis.maps import rows_that_count
-from headwise.analysis.padding import right_padded
-from headwise.analysis.seen import Seen
 from headwise.analysis.similarity import MEASURES
 from headwise.analysis.sites import Site, find_sites
 from headwise.analysis.statistics import Statistics
-from headwise.analysis.texts import Text
 from tests.models import build, cuttable
 
 SIZE = {

@@ -7,12 +7,12 @@ import torch
 
 from headwise.analysis.annotations import Annotated, Mention, choices, coreference_set
 from headwise.analysis.annotations.templates import HELD_OUT
-from headwise.analysis.batching import Batch, Tokens
-from headwise.analysis.encoding import word_spans
+from headwise.analysis.capture.seen import Seen
+from headwise.analysis.corpus.batching import Batch, Tokens
+from headwise.analysis.corpus.encoding import word_spans
+from headwise.analysis.corpus.texts import Text
 from headwise.analysis.roles.coreference import BASELINES, Antecedents
-from headwise.analysis.seen import Seen
 from headwise.analysis.sites import Site
-from headwise.analysis.texts import Text
 
 GOLD, NEAREST, FIRST, UNIFORM, SPECIAL, MIXED = range(6)
 HEADS = 6

@@ -9,11 +9,11 @@ import torch
 from transformers import AutoModel
 
 from headwise.analysis.analyze import analyze
-from headwise.analysis.batching import batches
 from headwise.analysis.capture import capture
+from headwise.analysis.capture.hooks import Hooks
+from headwise.analysis.corpus.batching import batches
 from headwise.analysis.devices import brought_in, exact, home
 from headwise.analysis.gates import gated
-from headwise.analysis.hooks import Hooks
 from headwise.analysis.identity import weights_hash
 from headwise.analysis.similarity import MEASURES, Replaceability
 from headwise.analysis.sites import find_sites

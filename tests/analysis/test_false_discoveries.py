@@ -11,10 +11,10 @@ from transformers import BertConfig, BertModel, GPT2Config, GPT2LMHeadModel
 from headwise.analysis.analyze import analyze
 from headwise.analysis.annotations import Annotated, coreference_set
 from headwise.analysis.corpus import embedded_corpus
+from headwise.analysis.corpus.texts import Corpus, Text
 from headwise.analysis.inference import sign_flip_p
 from headwise.analysis.roles import ROLES
 from headwise.analysis.roles.assignment import LEVEL, assign
-from headwise.analysis.texts import Corpus, Text
 from tests.word_tokenizers import of_words
 
 SEEDS = 20

@@ -8,9 +8,9 @@ from torch import nn
 
 from headwise.analysis.errors import BadInput, HeadwiseError
 from headwise.analysis.gates import check_heads, contexts, gated
-from headwise.analysis.projections import output_bias, output_weight
-from headwise.analysis.selftest import self_test
+from headwise.analysis.gates.selftest import self_test
 from headwise.analysis.sites import find_sites
+from headwise.analysis.sites.projections import output_bias, output_weight
 from tests.families import FAMILIES
 from tests.models import build, inputs_of, oracle
 

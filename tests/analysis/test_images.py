@@ -20,19 +20,19 @@ from transformers import (
     ViTForImageClassification,
 )
 
-from headwise.analysis.batching import Batch
 from headwise.analysis.capture import capture
+from headwise.analysis.capture.seen import Seen
+from headwise.analysis.corpus.batching import Batch
+from headwise.analysis.corpus.grids import Grid, grid_of
+from headwise.analysis.corpus.texts import Text
 from headwise.analysis.errors import BadInput
-from headwise.analysis.grids import Grid, grid_of
 from headwise.analysis.roles import ROLES
 from headwise.analysis.roles.assignment import assign, inferred
 from headwise.analysis.roles.mass import RelationMass
 from headwise.analysis.roles.offsets import FixedOffset
 from headwise.analysis.roles.relation import View
-from headwise.analysis.seen import Seen
 from headwise.analysis.sites import Site, find_sites
 from headwise.analysis.statistics import Statistics
-from headwise.analysis.texts import Text
 
 #: An image of 3 by 4 patches behind two learned tokens.
 GRID = Grid(before=2, rows=3, columns=4)

@@ -83,7 +83,7 @@ def test_a_ratio_of_wrong_shapes_is_refused():
 def test_chunks_of_resamples_change_nothing(monkeypatch):
     sums = np.random.default_rng(1).random((20, 2, 5))
     whole = cell_interval(sums, lambda t: t[:, 0] / t[:, 1], seed=3, resamples=500)
-    monkeypatch.setattr("headwise.analysis.intervals._BUDGET", 7)
+    monkeypatch.setattr("headwise.analysis.inference.intervals._BUDGET", 7)
     parts = cell_interval(sums, lambda t: t[:, 0] / t[:, 1], seed=3, resamples=500)
     np.testing.assert_allclose(whole.low, parts.low, rtol=1e-12)
 

@@ -7,11 +7,7 @@ import pytest
 import torch
 from transformers import BertConfig, BertForMaskedLM, BertModel, GPT2Config, GPT2LMHeadModel, GPT2Model
 
-from headwise.analysis.errors import BadInput
-from headwise.analysis.evidence import Evidence
-from headwise.analysis.gates import gated
-from headwise.analysis.intervention import PROBES, intervene, others_like
-from headwise.analysis.minimal_pairs import (
+from headwise.analysis.corpus.minimal_pairs import (
     Pair,
     agreement_pairs,
     likelihoods,
@@ -19,6 +15,10 @@ from headwise.analysis.minimal_pairs import (
     pseudo_likelihoods,
     read_pairs,
 )
+from headwise.analysis.errors import BadInput
+from headwise.analysis.evidence import Evidence
+from headwise.analysis.gates import gated
+from headwise.analysis.intervention import PROBES, intervene, others_like
 from headwise.analysis.probes import SEQUENCES, OwnLoss, gap_loss, loss, probe_of
 from headwise.analysis.roles.random_sequences import repeated_sequences
 from headwise.analysis.sites import find_sites, heads_of

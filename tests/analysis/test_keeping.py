@@ -11,9 +11,10 @@ import numpy as np
 import pytest
 import torch
 
-from headwise.analysis import keeping
 from headwise.analysis.analyze import analyze
 from headwise.analysis.annotations import Annotated
+from headwise.analysis.capture import keeping
+from headwise.analysis.corpus.texts import Corpus, Text
 from headwise.analysis.errors import BadInput
 from headwise.analysis.evidence import Evidence
 from headwise.analysis.redundancy import stability
@@ -21,7 +22,6 @@ from headwise.analysis.roles.coreference import Antecedents
 from headwise.analysis.roles.links import Links
 from headwise.analysis.similarity import MEASURES
 from headwise.analysis.statistics import Statistics
-from headwise.analysis.texts import Corpus, Text
 from headwise.prune.cli import main
 
 
@@ -220,6 +220,6 @@ def test_the_command_line_goes_on_where_it_was_interrupted(tmp_path, monkeypatch
 def test_texts_in_another_order_are_other_texts():
     one, other = Text("word1 word2"), Text("word3 word4")
     how = {"tokenizer": TOKENIZER, "model": MODEL}
-    from headwise.analysis.batching import batches
+    from headwise.analysis.corpus.batching import batches
 
     assert batches(Corpus([one, other]), **how).mark != batches(Corpus([other, one]), **how).mark

@@ -9,9 +9,9 @@ from PIL import Image
 from transformers import ViTConfig, ViTForImageClassification, ViTImageProcessor, Wav2Vec2FeatureExtractor
 
 from headwise.analysis.corpus import Corpus, Text, batches, read_source
+from headwise.analysis.corpus.media import media_of
+from headwise.analysis.corpus.portions import Portions
 from headwise.analysis.errors import BadInput
-from headwise.analysis.media import media_of
-from headwise.analysis.portions import Portions
 
 
 def pixels(seed, size=(12, 10)):

@@ -12,9 +12,11 @@ from transformers import GPT2Config, GPT2LMHeadModel, PreTrainedTokenizerFast
 
 from headwise.analysis.analyze import analyze
 from headwise.analysis.annotations import Annotated, choices, windows
-from headwise.analysis.batching import Batch, Tokens, batches
+from headwise.analysis.capture.processes import shared_capture
+from headwise.analysis.capture.seen import Seen
+from headwise.analysis.corpus.batching import Batch, Tokens, batches
+from headwise.analysis.corpus.texts import Corpus, Text
 from headwise.analysis.errors import BadInput
-from headwise.analysis.processes import shared_capture
 from headwise.analysis.roles import ROLES
 from headwise.analysis.roles.assignment import assign, inferred
 from headwise.analysis.roles.dealing import dealt
@@ -25,9 +27,7 @@ from headwise.analysis.roles.random_sequences import duplicate, induction, looks
 from headwise.analysis.roles.relation import View
 from headwise.analysis.roles.search import Search
 from headwise.analysis.roles.tokens import rare_tokens
-from headwise.analysis.seen import Seen
 from headwise.analysis.sites import Site, find_sites
-from headwise.analysis.texts import Corpus, Text
 from tests.word_tokenizers import of_words
 
 WORDS = ["?", "[S]", "the", "dog", "saw", "12", "3.5", ",", ".", "(", '"', "-", "cat", "##cat", "and"]

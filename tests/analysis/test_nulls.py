@@ -11,7 +11,9 @@ from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausa
 
 from headwise.analysis.analyze import analyze
 from headwise.analysis.annotations import coreference_set
-from headwise.analysis.batching import Batch, Tokens
+from headwise.analysis.capture.seen import Seen
+from headwise.analysis.corpus.batching import Batch, Tokens
+from headwise.analysis.corpus.texts import Text
 from headwise.analysis.errors import BadInput
 from headwise.analysis.roles import ROLES
 from headwise.analysis.roles.assignment import Measured, assign, inferred
@@ -19,9 +21,7 @@ from headwise.analysis.roles.dealing import DealtMass, dealt, scaled
 from headwise.analysis.roles.mass import RelationMass
 from headwise.analysis.roles.random_copy import random_copy
 from headwise.analysis.roles.random_sequences import induction, repeated_sequences
-from headwise.analysis.seen import Seen
 from headwise.analysis.sites import Site, find_sites
-from headwise.analysis.texts import Text
 
 _spec = importlib.util.spec_from_file_location("planted", Path(__file__).with_name("planted.py"))
 planted = importlib.util.module_from_spec(_spec)

@@ -7,12 +7,12 @@ import torch
 from transformers import AutoModel, AutoTokenizer, BertConfig, BertModel, GPT2Config, GPT2Model
 
 from headwise.analysis.analyze import analyze
+from headwise.analysis.corpus.portions import texts_that_fit
+from headwise.analysis.corpus.texts import Corpus
 from headwise.analysis.errors import BadInput
 from headwise.analysis.evidence import Evidence
-from headwise.analysis.portions import texts_that_fit
 from headwise.analysis.similarity import MEASURES, Hellinger
 from headwise.analysis.sites import find_sites, heads_of
-from headwise.analysis.texts import Corpus
 
 _spec = importlib.util.spec_from_file_location("planted", Path(__file__).with_name("planted.py"))
 planted = importlib.util.module_from_spec(_spec)

@@ -10,15 +10,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from headwise.analysis import keeping
 from headwise.analysis.analyze import analyze
 from headwise.analysis.annotations import Annotated
+from headwise.analysis.capture import keeping
+from headwise.analysis.capture.totals import absorb, packed, totals_of
 from headwise.analysis.errors import BadInput, HeadwiseError
 from headwise.analysis.evidence import Evidence
 from headwise.analysis.redundancy import stability
 from headwise.analysis.similarity import MEASURES
 from headwise.analysis.statistics import Statistics
-from headwise.analysis.totals import absorb, packed, totals_of
 
 
 def neighbour(name):

@@ -3,8 +3,10 @@ import pytest
 import torch
 from scipy.stats import false_discovery_control
 
-from headwise.analysis.batching import Batch, Tokens
-from headwise.analysis.cells import CELLS, cells_of
+from headwise.analysis.capture.seen import Seen
+from headwise.analysis.corpus.batching import Batch, Tokens
+from headwise.analysis.corpus.texts import Text
+from headwise.analysis.inference.cells import CELLS, cells_of
 from headwise.analysis.roles import ROLES
 from headwise.analysis.roles.assignment import Measured, assign, inferred
 from headwise.analysis.roles.broad import broad
@@ -13,10 +15,8 @@ from headwise.analysis.roles.dormant import dormant
 from headwise.analysis.roles.mass import RelationMass
 from headwise.analysis.roles.relation import Role, View
 from headwise.analysis.roles.tokens import MARKS
-from headwise.analysis.seen import Seen
 from headwise.analysis.sites import Site
 from headwise.analysis.statistics import Statistics
-from headwise.analysis.texts import Text
 
 LENGTH = 9
 MARK = 7

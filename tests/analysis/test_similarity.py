@@ -7,8 +7,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.spatial.distance import jensenshannon
 
-from headwise.analysis.batching import Batch, Tokens
-from headwise.analysis.seen import Seen
+from headwise.analysis.capture.seen import Seen
+from headwise.analysis.corpus.batching import Batch, Tokens
+from headwise.analysis.corpus.texts import Text
 from headwise.analysis.similarity import (
     IN_PARTS,
     MEASURES,
@@ -22,7 +23,6 @@ from headwise.analysis.similarity import (
     Replaceability,
 )  # fmt: skip
 from headwise.analysis.sites import Site
-from headwise.analysis.texts import Text
 
 
 def site(name="0", heads=4, kept=None, head_dim=3, **more):

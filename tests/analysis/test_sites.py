@@ -6,8 +6,8 @@ import transformers
 from torch import nn
 
 from headwise.analysis.errors import BadInput, UnknownModel
-from headwise.analysis.places import places
 from headwise.analysis.sites import find_sites, heads_of
+from headwise.analysis.sites.places import places
 from tests.families import FAMILIES
 from tests.models import build
 

@@ -3,13 +3,13 @@ import pytest
 import torch
 from scipy.stats import entropy
 
-from headwise.analysis.batching import Batch, Tokens
+from headwise.analysis.capture.seen import Seen
+from headwise.analysis.corpus.batching import Batch, Tokens
+from headwise.analysis.corpus.texts import Text
 from headwise.analysis.roles.punctuation import is_punctuation
 from headwise.analysis.roles.sinks import is_first, is_separator
-from headwise.analysis.seen import Seen
 from headwise.analysis.sites import Site
 from headwise.analysis.statistics import STATISTICS, Statistics
-from headwise.analysis.texts import Text
 
 VOCABULARY = ["[CLS]", "[SEP]", "[PAD]", "dog", "##,", "##ing", ",", "“", "...", "3.5", "#", "-"]
 MARKS = {"##,", ",", "“", "...", "#", "-"}

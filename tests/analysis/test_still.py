@@ -7,9 +7,9 @@ import pytest
 import torch
 from torch import nn
 
-from headwise.analysis.hooked import hooked
-from headwise.analysis.still import still
-from headwise.analysis.texts import Corpus
+from headwise.analysis.corpus.texts import Corpus
+from headwise.analysis.gates.hooked import hooked
+from headwise.analysis.gates.still import still
 
 
 def mixed():

@@ -24,18 +24,18 @@ from transformers import (
     T5Model,
 )  # fmt: skip
 
-from headwise.analysis.batching import Batch, Tokens
 from headwise.analysis.capture import capture, tiles_agree
+from headwise.analysis.capture.kernels import kernels
+from headwise.analysis.capture.tiles import COPIES, KERNEL
+from headwise.analysis.corpus.batching import Batch, Tokens
+from headwise.analysis.corpus.portions import BYTES, Portions, map_bytes
+from headwise.analysis.corpus.texts import Text
 from headwise.analysis.errors import BadInput
-from headwise.analysis.kernels import kernels
-from headwise.analysis.portions import BYTES, Portions, map_bytes
 from headwise.analysis.roles import ROLES
 from headwise.analysis.roles.mass import RelationMass
 from headwise.analysis.similarity import MEASURES
 from headwise.analysis.sites import find_sites
 from headwise.analysis.statistics import Statistics
-from headwise.analysis.texts import Text
-from headwise.analysis.tiles import COPIES, KERNEL
 
 SIZE = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 16, "vocab_size": 40}
 GROUPED = SIZE | {"num_key_value_heads": 2, "max_position_embeddings": 64, "head_dim": 4}
@@ -188,7 +188,7 @@ def test_a_family_that_cannot_goes_eager():
 def test_tiles_that_lie_are_not_believed(monkeypatch):
     model, batch = model_of("llama"), batch_of(ROWS[:1])
     assert tiles_agree(model, find_sites(model), batch)
-    from headwise.analysis.tiles import Asked
+    from headwise.analysis.capture.tiles import Asked
 
     true = Asked.probabilities
     monkeypatch.setattr(Asked, "probabilities", lambda self, rows: true(self, rows).flip(1))

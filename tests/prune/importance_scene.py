@@ -6,10 +6,10 @@ import numpy as np
 import torch
 from torch import nn
 
-from headwise.analysis.batching import Batch, Tokens
+from headwise.analysis.corpus.batching import Batch, Tokens
+from headwise.analysis.corpus.texts import Text
 from headwise.analysis.gates import gated
 from headwise.analysis.sites import find_sites, heads_of
-from headwise.analysis.texts import Text
 from headwise.prune.importance import Calibration
 
 

@@ -8,15 +8,15 @@ import numpy as np
 import pytest
 from transformers import BertConfig, BertModel, LlamaConfig, LlamaModel, T5Config, T5Model
 
+from headwise.analysis.corpus.texts import Corpus
 from headwise.analysis.errors import BadInput
 from headwise.analysis.evidence import Evidence
 from headwise.analysis.sites import find_sites
-from headwise.analysis.texts import Corpus
 from headwise.prune.deciding import Judge, decide
 from headwise.prune.importance import Calibration, Scores
-from headwise.prune.metering import meter_of
 from headwise.prune.recipe import Recipe, RecipeError, check_against
 from headwise.prune.selection import Budget
+from headwise.prune.speed.metering import meter_of
 from headwise.prune.surgery import cut
 
 SIZES = {"hidden_size": 48, "num_hidden_layers": 2, "num_attention_heads": 6, "intermediate_size": 40}

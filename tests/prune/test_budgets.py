@@ -13,13 +13,13 @@ from pydantic import ValidationError
 from headwise.analysis.errors import BadInput
 from headwise.analysis.sites import Site, find_sites
 from headwise.prune.importance.calibration import Calibration
-from headwise.prune.inputs import inputs_to_time
-from headwise.prune.metering import meter_of, weightless
-from headwise.prune.operations import operations, parameters
 from headwise.prune.recipe import Recipe, RecipeError, check_against
 from headwise.prune.selection import AdditiveCosts, Budget, Keep, metered_reach, select
 from headwise.prune.selection.blocks import blocks_of
 from headwise.prune.selection.meters import Linear, Table, all_freed, freed, gone
+from headwise.prune.speed.inputs import inputs_to_time
+from headwise.prune.speed.metering import meter_of, weightless
+from headwise.prune.speed.operations import operations, parameters
 from headwise.prune.surgery import cut
 from tests.models import build, cuttable
 

@@ -11,12 +11,12 @@ import torch
 import transformers
 
 from headwise.analysis.errors import BadInput
-from headwise.analysis.families import RELEASES
 from headwise.analysis.sites import find_sites
+from headwise.analysis.sites.families import RELEASES
 from headwise.prune.checkpoint import load, save
-from headwise.prune.native import native_reason
-from headwise.prune.supported import SUPPORTED
+from headwise.prune.checkpoint.native import native_reason
 from headwise.prune.surgery import cut
+from headwise.prune.surgery.supported import SUPPORTED
 from tests.families import FAMILIES
 from tests.models import build, cuttable, inputs_of
 from tests.supported import native_plan

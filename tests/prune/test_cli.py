@@ -18,12 +18,12 @@ from transformers import AlbertConfig, AutoTokenizer, BertConfig, BertForMaskedL
 from headwise.analysis.errors import BadInput, ProofFailed
 from headwise.analysis.evidence import Evidence
 from headwise.prune import cut, save
+from headwise.prune.checkpoint.configuration import where_is
 from headwise.prune.cli import heads as heads_verb
 from headwise.prune.cli import main
 from headwise.prune.cli.app import app
 from headwise.prune.cli.faults import explain
 from headwise.prune.cli.heads import map_bytes
-from headwise.prune.configuration import where_is
 from headwise.prune.inspection import run_folder
 from headwise.prune.recipe import Recipe
 from headwise.prune.recipe_errors import printable
@@ -462,6 +462,14 @@ def test_prune_hands_the_recipe_and_its_changes_on(capsys, pipeline, run):
     assert out.endswith(f"run: {run}\nreport: {run / 'report.html'}\n")
 
 
+def test_the_demo_goes_on_where_an_interrupted_one_is_named(capsys, pipeline):
+    assert ran(capsys, "demo", "--output-dir", "x", "--resume")[0] == 0
+    assert pipeline.calls[0][1]["resume"] is True
+    code, _, err = ran(capsys, "demo", "--resume")
+    assert code == 2
+    assert "--output-dir of the interrupted run" in err
+
+
 def test_the_table_at_the_end_says_cost_and_gain_with_their_intervals(capsys, pipeline):
     out = ran(capsys, "demo")[1]
     assert pipeline.calls[0][0] == Recipe.load("quickstart")
@@ -491,7 +499,7 @@ def test_broken_limits_are_exit_code_3(capsys, pipeline, run):
     code, out, err = ran(capsys, "prune", "m", "-r", "redundancy")
     assert code == 3
     assert "run:" in out
-    assert "limits broken: drop at most 5.0 points; the data cannot exclude 6.0 points" in err
+    assert "limits broken: drop at most 5.0 points; the drop that the data cannot exclude: 6.0 points" in err
 
 
 def test_prune_refuses_before_anything_runs(capsys, pipeline, tmp_path):

@@ -5,11 +5,11 @@ import pytest
 import torch
 from pydantic import ValidationError
 
-from headwise.analysis.batching import Batch, Tokens
+from headwise.analysis.corpus.batching import Batch, Tokens
+from headwise.analysis.corpus.texts import Text
 from headwise.analysis.gates import contexts, gated
-from headwise.analysis.projections import output_bias, output_weight
 from headwise.analysis.sites import find_sites
-from headwise.analysis.texts import Text
+from headwise.analysis.sites.projections import output_bias, output_weight
 from headwise.prune.compensation import COMPENSATIONS
 from headwise.prune.compensation.bias import Bias
 from headwise.prune.compensation.none import NoCompensation

@@ -3,11 +3,11 @@ import pytest
 import torch
 from scipy.linalg import eigh, sqrtm
 
-from headwise.analysis.batching import Batch, Tokens
+from headwise.analysis.corpus.batching import Batch, Tokens
+from headwise.analysis.corpus.texts import Text
 from headwise.analysis.gates import contexts, gated
-from headwise.analysis.projections import output_bias, output_weight
 from headwise.analysis.sites import find_sites
-from headwise.analysis.texts import Text
+from headwise.analysis.sites.projections import output_bias, output_weight
 from headwise.prune.compensation.correction import correct, ridge_by_left_out
 from headwise.prune.compensation.reconstruction import Reconstruct
 from headwise.prune.importance import Calibration

@@ -146,8 +146,8 @@ def reaching(monkeypatch, drop, prices, noise=0.0):
     """Run the search on a model whose heads cost what is said; returns the plan's removal and its path."""
     from contextlib import contextmanager
 
+    from headwise.analysis.corpus.texts import Corpus, Text
     from headwise.analysis.sites import Site
-    from headwise.analysis.texts import Corpus, Text
     from headwise.prune.selection import AdditiveCosts
 
     model = Silencing()

@@ -3,8 +3,8 @@
 import pytest
 
 from headwise.analysis.sites import find_sites
-from headwise.prune.duration import Duration
-from headwise.prune.needs import Needs, Texts
+from headwise.prune.forecast.duration import Duration
+from headwise.prune.forecast.needs import Needs, Texts
 from headwise.prune.recipe import Recipe
 from tests.prune.importance_scene import bert, llama
 
@@ -16,7 +16,7 @@ def repairing(model, *settings):
 
 
 def test_values_take_their_time_where_they_are_refitted(monkeypatch):
-    monkeypatch.setattr("headwise.prune.duration._operations_per_second", lambda _: 1e9)
+    monkeypatch.setattr("headwise.prune.forecast.duration._operations_per_second", lambda _: 1e9)
     model = bert(hidden_size=96, num_attention_heads=12, num_hidden_layers=2)
     took = {how: repairing(model, f"compensate.values={how}")[1].seconds() for how in ("auto", "keep")}
     more = took["auto"]["repair"] - took["keep"]["repair"]

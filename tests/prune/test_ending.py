@@ -13,8 +13,8 @@ from headwise.analysis.errors import BadInput
 from headwise.prune.cli import heads as heads_verb
 from headwise.prune.cli import main
 from headwise.prune.cli.faults import explain
+from headwise.prune.folder.signals import interrupting, uninterrupted
 from headwise.prune.report.write import write_all
-from headwise.prune.signals import interrupting, uninterrupted
 
 PROGRAM = [sys.executable, "-c", "import sys; from headwise.prune.cli import main; sys.exit(main())"]
 ENDINGS = [signal.SIGTERM, signal.SIGHUP]

@@ -22,11 +22,11 @@ from transformers import (
 )
 
 from headwise.analysis.errors import BadInput
-from headwise.prune import cut, export, load, onnx_speed
+from headwise.prune import cut, export, load
 from headwise.prune.cli import main
-from headwise.prune.export import to_onnx, to_program
-from headwise.prune.inputs import inputs_to_time
-from headwise.prune.operations import operations, parameters
+from headwise.prune.export import onnx_speed, to_onnx, to_program
+from headwise.prune.speed.inputs import inputs_to_time
+from headwise.prune.speed.operations import operations, parameters
 from tests.families import FAMILIES
 from tests.models import build
 from tests.prune.tiny_run import checkpoint
@@ -195,7 +195,7 @@ def test_models_of_two_inputs_are_refused_with_what_to_export(name, needs, tmp_p
 def test_onnxruntime_reports_nothing_to_its_makers(tmp_path):
     """A process of its own: the variable counts when the library is first imported."""
     run = (
-        "import os; from headwise.prune.onnx_runtime import onnxruntime; onnxruntime();"
+        "import os; from headwise.prune.export.onnx_runtime import onnxruntime; onnxruntime();"
         "print(os.environ['ORT_DISABLE_TELEMETRY'], *os.listdir(os.environ['HOME']))"
     )
     env = {name: value for name, value in os.environ.items() if name not in ("ORT_DISABLE_TELEMETRY", "XDG_CACHE_HOME")}

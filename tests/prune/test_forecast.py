@@ -11,17 +11,17 @@ from transformers import LlamaConfig, LlamaForCausalLM
 
 from headwise.analysis.errors import BadInput
 from headwise.analysis.sites import find_sites
+from headwise.prune.checkpoint.skeleton import skeleton
 from headwise.prune.cli import main
 from headwise.prune.compensation.undo import given_back
+from headwise.prune.forecast.needs import Needs, Texts, require_memory
 from headwise.prune.free_memory import free_memory
 from headwise.prune.importance.passes import Passes
-from headwise.prune.latency import Latency
-from headwise.prune.metering import NeedsWeights, meter_of
-from headwise.prune.needs import Needs, Texts, require_memory
-from headwise.prune.operations import operations
 from headwise.prune.recipe import Recipe
 from headwise.prune.selection import Budget
-from headwise.prune.skeleton import skeleton
+from headwise.prune.speed.latency import Latency
+from headwise.prune.speed.metering import NeedsWeights, meter_of
+from headwise.prune.speed.operations import operations
 from tests.prune import tiny_run
 from tests.prune.importance_scene import batched, calibration, made
 
@@ -169,7 +169,7 @@ def test_a_repair_whose_passes_serve_nothing_else_says_how_many_it_takes():
 
 def test_operations_are_counted_on_the_shapes_alone(checkpoint):
     from headwise.prune.checkpoint import load
-    from headwise.prune.inputs import inputs_to_time
+    from headwise.prune.speed.inputs import inputs_to_time
 
     bare, whole = skeleton(str(checkpoint)), load(checkpoint)
     budget = Budget(operations=0.1, length=16)
@@ -231,17 +231,17 @@ def test_moments_take_what_was_said(changes):
 def test_what_cannot_fit_is_refused_before_anything_is_measured_and_what_may_not_is_told(monkeypatch, caplog):
     model = made("bert", torch.float32)
     needs = Needs(Recipe.load("reconstruction"), model, find_sites(model), 4, Texts(1000, 100, 60.0, 64))
-    monkeypatch.setattr("headwise.prune.needs.free_beside", lambda _: 10)
+    monkeypatch.setattr("headwise.prune.forecast.needs.free_beside", lambda _: 10)
     require_memory(needs)
     assert not caplog.text, "what is small is not looked at"
-    monkeypatch.setattr("headwise.prune.needs._SMALL", 0)
+    monkeypatch.setattr("headwise.prune.forecast.needs._SMALL", 0)
     with pytest.raises(BadInput, match=r"not enough memory.*moments.*10 B are free.*compensate: \{kind: none\}"):
         require_memory(needs)
-    monkeypatch.setattr("headwise.prune.needs.free_beside", lambda _: needs.moments() + needs.weights())
+    monkeypatch.setattr("headwise.prune.forecast.needs.free_beside", lambda _: needs.moments() + needs.weights())
     require_memory(needs)
     assert "memory may not suffice" in caplog.text
     caplog.clear()
-    monkeypatch.setattr("headwise.prune.needs.free_beside", lambda _: needs.peak())
+    monkeypatch.setattr("headwise.prune.forecast.needs.free_beside", lambda _: needs.peak())
     require_memory(needs)
     assert not caplog.text
 

@@ -10,11 +10,11 @@ from headwise.analysis.capture import capture
 from headwise.analysis.gates import contexts
 from headwise.analysis.sites import find_sites
 from headwise.analysis.statistics import Statistics
-from headwise.prune.attention_speed import attention_speed
 from headwise.prune.compensation.reconstruction import Reconstruct
 from headwise.prune.compensation.sequential import Sequential
 from headwise.prune.importance.gradient import Gradient
 from headwise.prune.proof import prove
+from headwise.prune.speed.attention import attention_speed
 from headwise.prune.surgery import cut
 from tests.prune.importance_scene import batched, calibration, made
 

@@ -10,13 +10,13 @@ import torch
 from huggingface_hub import HfApi, constants
 from safetensors.torch import load_file
 
+from headwise.analysis.corpus.reading import read_source
 from headwise.analysis.errors import BadInput
-from headwise.analysis.reading import read_source
 from headwise.prune import Recipe, judgement, load, pipeline, push_to_hub, run, save
+from headwise.prune.checkpoint.rescue import rescue
 from headwise.prune.cli import main
 from headwise.prune.inspection import Looking, inspect
 from headwise.prune.judgement import pair_of
-from headwise.prune.rescue import rescue
 from headwise.prune.sweep import sweep
 from headwise.prune.tasks.embeddings import own_pooling
 from headwise.prune.verifying import verify

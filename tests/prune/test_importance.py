@@ -10,14 +10,15 @@ from headwise.analysis.capture import capture
 from headwise.analysis.errors import BadInput
 from headwise.analysis.evidence import Evidence
 from headwise.analysis.gates import contexts
-from headwise.analysis.projections import output_weight
 from headwise.analysis.roles import ROLES
 from headwise.analysis.roles.assignment import by_part, inferred
 from headwise.analysis.roles.mass import RelationMass
 from headwise.analysis.similarity import Pearson
 from headwise.analysis.sites import Site, find_sites
+from headwise.analysis.sites.projections import output_weight
 from headwise.analysis.statistics import Statistics
 from headwise.prune.deciding import decide
+from headwise.prune.deciding.stability import chosen_again, stability
 from headwise.prune.importance import SCORES, Calibration, Scores
 from headwise.prune.importance.fisher import Fisher
 from headwise.prune.importance.gradient import Gradient
@@ -28,7 +29,6 @@ from headwise.prune.importance.redundancy import Redundancy, clusters_lost
 from headwise.prune.importance.resampled import PARTS, Resampled
 from headwise.prune.recipe import Recipe
 from headwise.prune.selection import Budget, select
-from headwise.prune.stability import chosen_again, stability
 from tests.prune.importance_scene import (
     ROWS,
     Labels,

@@ -12,8 +12,8 @@ from headwise.analysis.errors import BadInput
 from headwise.prune import load, run
 from headwise.prune.cli import main
 from headwise.prune.judgement import pair_of
-from headwise.prune.operations import size_in_bytes
 from headwise.prune.recipe import Recipe
+from headwise.prune.speed.operations import size_in_bytes
 from tests.prune.tiny_run import WORDS, checkpoint, settings, table
 
 GRID = ["--batches", "1,2", "--lengths", "8", "--rounds", "6", "--seconds", "4"]

@@ -24,9 +24,9 @@ from transformers import (
 )
 
 from headwise.analysis.corpus import batches
+from headwise.analysis.corpus.reading import read_source
+from headwise.analysis.corpus.texts import Corpus, Text
 from headwise.analysis.errors import BadInput
-from headwise.analysis.reading import read_source
-from headwise.analysis.texts import Corpus, Text
 from headwise.prune.tasks import TASKS, choose_task, compare
 from headwise.prune.tasks.token_classification import spans_of
 from tests.prune.tiny_tasks import make

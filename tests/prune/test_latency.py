@@ -12,14 +12,14 @@ from hypothesis import strategies as st
 
 from headwise.analysis.errors import BadInput
 from headwise.analysis.sites import find_sites
-from headwise.prune import latency_taking
 from headwise.prune.checkpoint import load
 from headwise.prune.cli import main
-from headwise.prune.latency import Latency, Timed, fitted
-from headwise.prune.latency_taking import latency_table, setting_of, take
 from headwise.prune.opening import open_checkpoint, weights_hash
 from headwise.prune.plan import Plan
 from headwise.prune.recipe import Recipe, RecipeError
+from headwise.prune.speed import latency_taking
+from headwise.prune.speed.latency import Latency, Timed, fitted
+from headwise.prune.speed.latency_taking import latency_table, setting_of, take
 from tests.prune import tiny_run
 
 

@@ -6,11 +6,11 @@ import pytest
 import torch
 from torch import nn
 
-from headwise.analysis.batching import Batch
+from headwise.analysis.corpus.batching import Batch
+from headwise.analysis.corpus.texts import Text
 from headwise.analysis.gates import gated
+from headwise.analysis.gates.still import still
 from headwise.analysis.sites import find_sites
-from headwise.analysis.still import still
-from headwise.analysis.texts import Text
 from headwise.prune.compensation import in_order, layerwise
 from headwise.prune.compensation.layerwise import layers_from
 from headwise.prune.selection.blocks import blocks_of

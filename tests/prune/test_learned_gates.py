@@ -6,8 +6,8 @@ import torch
 
 from headwise.analysis.errors import BadInput
 from headwise.analysis.gates import gated
-from headwise.analysis.projections import output_weight
 from headwise.analysis.sites import find_sites
+from headwise.analysis.sites.projections import output_weight
 from headwise.prune.importance import SCORES, Calibration
 from headwise.prune.selection import Budget, select
 from tests.prune.importance_scene import batched, flat, made
@@ -110,7 +110,7 @@ def test_losses_without_labels_are_those_of_the_formulas():
 
 
 def test_labels_that_each_are_a_yes_or_no_diverge_one_by_one():
-    from headwise.prune.divergence import divergence
+    from headwise.prune.tasks.divergence import divergence
 
     wanted, given = torch.randn(2, 5, 3, dtype=torch.float64)
     p, q = wanted.sigmoid(), given.sigmoid()
@@ -152,7 +152,7 @@ def test_the_same_seed_trains_the_same_gates():
 
 
 def test_trained_again_on_halves_of_the_texts_gates_say_how_firm_their_ranking_is():
-    from headwise.prune.stability import chosen_again, stability
+    from headwise.prune.deciding.stability import chosen_again, stability
 
     model = made("bert")
     sites = find_sites(model)

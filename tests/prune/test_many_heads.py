@@ -7,10 +7,11 @@ import pytest
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
-from headwise.analysis import intervals
+from headwise.analysis.inference import intervals
 from headwise.analysis.sites import Site
-from headwise.prune import searching
 from headwise.prune.compensation.values import _Fitted, _Read
+from headwise.prune.deciding import searching
+from headwise.prune.deciding.stability import stability
 from headwise.prune.importance.calibration import Calibration
 from headwise.prune.importance.gradient import Gradient
 from headwise.prune.importance.priced import Shelf
@@ -19,7 +20,6 @@ from headwise.prune.importance.repair_cost import RepairCost
 from headwise.prune.importance.resampled import Resampled
 from headwise.prune.importance.scores import Scores
 from headwise.prune.selection import Budget
-from headwise.prune.stability import stability
 from tests.prune.importance_scene import evidence_of, made
 from tests.prune.test_searching import searched
 

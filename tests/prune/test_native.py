@@ -8,7 +8,7 @@ import transformers
 
 from headwise.analysis.errors import BadInput
 from headwise.prune.checkpoint import save
-from headwise.prune.native import native_reason
+from headwise.prune.checkpoint.native import native_reason
 from headwise.prune.surgery import cut
 
 

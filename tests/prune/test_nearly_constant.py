@@ -9,10 +9,10 @@ from headwise.prune.compensation.pairs import Pairs
 from headwise.prune.compensation.reconstruction import Reconstruct
 from headwise.prune.compensation.repair import refitted
 from headwise.prune.compensation.sequential import Sequential
+from headwise.prune.deciding.stability import chosen_again
 from headwise.prune.importance.moments import Moments
 from headwise.prune.importance.reconstruction import Reconstruction
 from headwise.prune.importance.repair_cost import RepairCost, factored, ridged
-from headwise.prune.stability import chosen_again
 from tests.prune.importance_scene import batched, calibration, made
 
 

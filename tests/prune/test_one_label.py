@@ -5,11 +5,11 @@ import json
 import numpy as np
 import pytest
 
-from headwise.analysis.texts import Corpus, Text
+from headwise.analysis.corpus.texts import Corpus, Text
 from headwise.prune.cli import main
-from headwise.prune.one_label import one_label
 from headwise.prune.report import content
 from headwise.prune.tasks.compare import compare
+from headwise.prune.tasks.one_label import one_label
 from headwise.prune.tasks.outcome import Outcome
 from tests.prune import tiny_run
 

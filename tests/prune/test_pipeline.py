@@ -163,7 +163,7 @@ def test_a_measure_that_the_score_asks_for_is_taken_beside_the_others(place, tmp
 
 def test_the_accuracy_of_the_report_is_that_of_the_checkpoint(done, place):
     """Judged by hand: both checkpoints, text by text, on the texts that the run set apart."""
-    from headwise.analysis.reading import read_source
+    from headwise.analysis.corpus.reading import read_source
 
     texts = read_source(str(place / "texts.jsonl"), text="text", label="label").split(0.5, 0)[1]
     tok = AutoTokenizer.from_pretrained(place / "model")

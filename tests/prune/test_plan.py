@@ -6,8 +6,8 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from headwise.analysis.errors import BadInput
-from headwise.prune.by_hand import edited
 from headwise.prune.plan import Plan
+from headwise.prune.plan.by_hand import edited
 
 
 @given(st.dictionaries(st.sampled_from("0123"), st.sets(st.integers(0, 99), min_size=1).map(list)))

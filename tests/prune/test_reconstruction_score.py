@@ -9,8 +9,8 @@ import pytest
 import torch
 
 from headwise.analysis.errors import BadInput
-from headwise.analysis.projections import output_bias, output_weight
 from headwise.analysis.sites import Site, find_sites
+from headwise.analysis.sites.projections import output_bias, output_weight
 from headwise.prune.compensation.reconstruction import Reconstruct
 from headwise.prune.importance.collected import Collected
 from headwise.prune.importance.gate_sums import GateSums

@@ -11,20 +11,20 @@ import pytest
 import torch
 from pydantic import TypeAdapter, ValidationError
 
-from headwise.analysis.batching import Batch, Tokens
+from headwise.analysis.corpus.batching import Batch, Tokens
+from headwise.analysis.corpus.texts import Text
 from headwise.analysis.errors import BadInput
 from headwise.analysis.identity import weights_hash
 from headwise.analysis.sites import find_sites
-from headwise.analysis.texts import Text
 from headwise.prune import pipeline
 from headwise.prune.checkpoint import load, save
-from headwise.prune.held_out import parted
 from headwise.prune.importance.passes import Passes
 from headwise.prune.recipe import Recipe
 from headwise.prune.recovery import RECOVERIES, Distil, FineTune, NoRecovery
+from headwise.prune.recovery.held_out import parted
+from headwise.prune.recovery.trained import FILE, trained
+from headwise.prune.recovery.training import Towards
 from headwise.prune.surgery import cut
-from headwise.prune.trained import FILE, trained
-from headwise.prune.training import Towards
 from tests.prune import tiny_run
 
 SIZES = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 40}
@@ -181,7 +181,7 @@ def test_a_block_without_heads_stays_silent(lora):
 
 
 def test_without_holding_it_still_an_empty_block_would_come_back(monkeypatch):
-    monkeypatch.setattr("headwise.prune.training.silent_outputs", lambda _: contextlib.nullcontext([]))
+    monkeypatch.setattr("headwise.prune.recovery.training.silent_outputs", lambda _: contextlib.nullcontext([]))
     dense = classifier()
     smaller = cut(copy.deepcopy(dense), EMPTY)
     FineTune(epochs=1, rate=2e-3).train(dense, smaller, Labels(), batched(), seed=0)

@@ -8,19 +8,19 @@ import pytest
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM, MllamaConfig, MllamaForConditionalGeneration
 
+from headwise.analysis.corpus.reading import read_source
+from headwise.analysis.corpus.texts import Corpus, Text
 from headwise.analysis.errors import BadInput
 from headwise.analysis.evidence import Evidence
-from headwise.analysis.reading import read_source
 from headwise.analysis.sites import find_sites
-from headwise.analysis.texts import Corpus, Text
 from headwise.prune import load
 from headwise.prune.cli import main
 from headwise.prune.cli.app import app
+from headwise.prune.forecast.reached import require_loss, require_reached
 from headwise.prune.growth import growth
 from headwise.prune.importance import SCORES
-from headwise.prune.overlong import overlong
-from headwise.prune.reached import require_loss, require_reached
 from headwise.prune.recipe import Recipe
+from headwise.prune.tasks.overlong import overlong
 from tests.prune.tiny_run import checkpoint, settings, table, tokenizer
 
 FAST = ["score={kind: magnitude}", "compensate.kind=none", "speed.seconds=1"]

@@ -13,8 +13,8 @@ from safetensors.torch import load_file, save_file
 from headwise.analysis.errors import BadInput
 from headwise.analysis.sites import find_sites
 from headwise.prune.checkpoint import load
+from headwise.prune.checkpoint.rescue import rescue
 from headwise.prune.cli.app import main
-from headwise.prune.rescue import rescue
 from headwise.prune.surgery import cut
 from tests.families import FAMILIES
 from tests.models import build, inputs_of
@@ -142,7 +142,7 @@ def test_libraries_are_imported_once_they_are_told_to_be_quiet(monkeypatch):
 
     fake = types.ModuleType("rescue")
     fake.__getattr__ = asked
-    monkeypatch.setitem(sys.modules, "headwise.prune.rescue", fake)
+    monkeypatch.setitem(sys.modules, "headwise.prune.checkpoint.rescue", fake)
     main(["rescue", "old", "new", "-q"])
     assert seen
     assert set(seen) == {"1"}

@@ -7,9 +7,9 @@ import torch
 from transformers import GPT2Config, GPT2LMHeadModel
 
 from headwise.analysis.sites import find_sites
-from headwise.prune.room_to_write import room_to_write, told_room
 from headwise.prune.speed import compare_speed
 from headwise.prune.surgery import cut
+from headwise.prune.tasks.room_to_write import room_to_write, told_room
 from tests.models import build, cuttable
 
 

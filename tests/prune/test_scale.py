@@ -5,8 +5,8 @@ import pytest
 import torch
 
 from headwise.analysis.gates import contexts, gated
-from headwise.analysis.projections import output_bias, output_weight
 from headwise.analysis.sites import find_sites
+from headwise.analysis.sites.projections import output_bias, output_weight
 from headwise.prune.compensation.reconstruction import Reconstruct
 from headwise.prune.compensation.scale import Scale, scalars
 from headwise.prune.surgery import cut

@@ -11,8 +11,8 @@ import torch
 from headwise.analysis.errors import BadInput
 from headwise.analysis.evidence import Evidence
 from headwise.analysis.sites import Site
-from headwise.prune import searching
 from headwise.prune.cli import main
+from headwise.prune.deciding import searching
 from headwise.prune.importance import Calibration, Scores
 from headwise.prune.plan import Plan
 from headwise.prune.recipe import Recipe

@@ -15,12 +15,12 @@ from transformers import SwitchTransformersForConditionalGeneration as Switch
 
 from headwise.analysis.errors import BadInput
 from headwise.analysis.sites import find_sites
-from headwise.prune.metering import meter_of, weightless
-from headwise.prune.operations import parameters
 from headwise.prune.selection import AdditiveCosts, Budget, metered_reach, select
 from headwise.prune.selection.blocks import blocks_of
 from headwise.prune.selection.meters import gone
 from headwise.prune.selection.searches import Counts, Exchange, Greedy
+from headwise.prune.speed.metering import meter_of, weightless
+from headwise.prune.speed.operations import parameters
 from headwise.prune.surgery import cut
 from tests.models import build, cuttable
 

@@ -6,22 +6,21 @@ import numpy as np
 import pytest
 import torch
 
+from headwise.analysis.corpus.texts import Corpus
 from headwise.analysis.sites import find_sites
-from headwise.analysis.texts import Corpus
-from headwise.prune import native
 from headwise.prune.carving import carve
-from headwise.prune.checkpoint import load, save
+from headwise.prune.checkpoint import load, native, save
 from headwise.prune.compensation import repair
 from headwise.prune.compensation.undo import given_back
 from headwise.prune.importance import priced, repair_cost
 from headwise.prune.importance.reconstruction import Reconstruction
 from headwise.prune.plan import Plan
-from headwise.prune.precision import at
 from headwise.prune.proof import lightened, prove
+from headwise.prune.proof.precision import at
 from headwise.prune.recipe import Recipe
 from headwise.prune.selection import Budget, Keep, select
 from headwise.prune.surgery import cut
-from headwise.prune.twin import twin
+from headwise.prune.surgery.twin import twin
 from tests.prune.importance_scene import batched, calibration, flat, made
 
 

@@ -27,15 +27,15 @@ from transformers import (
 from headwise.analysis.errors import BadInput
 from headwise.analysis.sites import Site
 from headwise.prune import cut
-from headwise.prune.attention_speed import block_of
-from headwise.prune.clock import EventClock
-from headwise.prune.generation_speed import generates
-from headwise.prune.inputs import fitting, inputs_to_time
-from headwise.prune.operations import operations, parameters, size_in_bytes
-from headwise.prune.peak_memory import peak_memory
 from headwise.prune.report.doubt import doubt
 from headwise.prune.speed import compare_speed, drift_of
-from headwise.prune.timing import Times, row_of
+from headwise.prune.speed.attention import block_of
+from headwise.prune.speed.clock import EventClock
+from headwise.prune.speed.generation import generates
+from headwise.prune.speed.inputs import fitting, inputs_to_time
+from headwise.prune.speed.operations import operations, parameters, size_in_bytes
+from headwise.prune.speed.peak_memory import peak_memory
+from headwise.prune.speed.timing import Times, row_of
 from tests.prune.tiny_tasks import make
 
 SMALL = {

@@ -9,7 +9,7 @@ import pytest
 
 from headwise.analysis.errors import BadInput
 from headwise.prune.folder import new_file, new_folder, publish, space_told, told
-from headwise.prune.stages import Stages
+from headwise.prune.folder.stages import Stages
 
 
 class Saved:

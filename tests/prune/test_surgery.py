@@ -13,16 +13,14 @@ from hypothesis import strategies as st
 from packaging.version import Version
 from torch import nn
 
-from headwise.analysis import families
 from headwise.analysis.errors import BadInput, CannotCut
 from headwise.analysis.gates import gated
-from headwise.analysis.sites import find_sites
-from headwise.prune import rehearsal
-from headwise.prune.check import check_edits
-from headwise.prune.decision import decide, dense
+from headwise.analysis.sites import families, find_sites
 from headwise.prune.plan import Plan
-from headwise.prune.replay import ByDistance, KeepArgument
-from headwise.prune.surgery import cut
+from headwise.prune.surgery import cut, rehearsal
+from headwise.prune.surgery.check import check_edits
+from headwise.prune.surgery.decision import decide, dense
+from headwise.prune.surgery.replay import ByDistance, KeepArgument
 from tests.families import FAMILIES
 from tests.models import build, inputs_of, oracle
 

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from headwise.analysis.errors import BadInput
 from headwise.analysis.identity import weights_hash
 from headwise.analysis.sites import Site, find_sites
-from headwise.prune import judging, sweep_points, verifying
+from headwise.prune import judging, verifying
 from headwise.prune import sweep as sweeping
 from headwise.prune.checkpoint import load, read_back
 from headwise.prune.cli import main
@@ -32,8 +32,9 @@ from headwise.prune.report import write_sweep
 from headwise.prune.report.words import pairs
 from headwise.prune.selection import Budget, Keep, select
 from headwise.prune.selection.path import walk
+from headwise.prune.sweep import points as sweep_points
 from headwise.prune.sweep import sweep
-from headwise.prune.sweep_points import Point
+from headwise.prune.sweep.points import Point
 from headwise.prune.verifying import verify
 from tests.prune import tiny_run
 

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from transformers import BertConfig, BertForSequenceClassification
 
-from headwise.analysis.texts import Corpus, Text
+from headwise.analysis.corpus.texts import Corpus, Text
 from headwise.prune.cli import main
 from headwise.prune.tasks import TASKS
 from tests.prune import test_answering_tasks as answering

@@ -7,16 +7,16 @@ import torch
 import transformers
 from torch import nn
 
-from headwise.analysis.batching import Batch
+from headwise.analysis.corpus.batching import Batch
+from headwise.analysis.corpus.texts import Text
+from headwise.analysis.gates.still import still
+from headwise.analysis.gates.uncached import uncached
 from headwise.analysis.sites import find_sites
-from headwise.analysis.still import still
-from headwise.analysis.texts import Text
-from headwise.analysis.uncached import uncached
-from headwise.prune.attention_speed import attention_speed
 from headwise.prune.compensation.in_order import _watched
 from headwise.prune.compensation.layerwise import Reached, layers_from, stream_into
 from headwise.prune.export import _Reads
 from headwise.prune.selection.blocks import blocks_of
+from headwise.prune.speed.attention import attention_speed
 
 IDS = {"input_ids": torch.ones(2, 6, dtype=torch.long), "attention_mask": torch.ones(2, 6, dtype=torch.long)}
 

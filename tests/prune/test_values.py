@@ -4,11 +4,11 @@ import torch
 from pydantic import ValidationError
 from scipy.linalg import sqrtm
 
-from headwise.analysis.batching import Batch, Tokens
+from headwise.analysis.corpus.batching import Batch, Tokens
+from headwise.analysis.corpus.texts import Text
 from headwise.analysis.gates import gated
-from headwise.analysis.projections import output_bias, output_weight
 from headwise.analysis.sites import find_sites
-from headwise.analysis.texts import Text
+from headwise.analysis.sites.projections import output_bias, output_weight
 from headwise.prune.compensation import values
 from headwise.prune.compensation.reconstruction import Reconstruct
 from headwise.prune.compensation.undo import given_back

@@ -7,13 +7,13 @@ import torch
 import transformers
 
 from headwise.analysis import find_sites, gated
-from headwise.analysis.batching import Batch, Tokens
 from headwise.analysis.capture import capture
+from headwise.analysis.corpus.batching import Batch, Tokens
+from headwise.analysis.corpus.texts import Text
 from headwise.analysis.errors import BadInput
+from headwise.analysis.gates.still import still
+from headwise.analysis.gates.synthetic import synthetic_inputs
 from headwise.analysis.similarity import Cosine, Pearson
-from headwise.analysis.still import still
-from headwise.analysis.synthetic import synthetic_inputs
-from headwise.analysis.texts import Text
 from headwise.prune import cut, load, save
 
 SMALL = {"vocab_size": 120, "attention_type": "block_sparse", "block_size": 8, "num_random_blocks": 2,
