@@ -43,7 +43,7 @@ def embedded_corpus() -> Corpus:
     found, skipped = _paragraphs(topics)
     counts = Counter(topic for _, topic in found)
     kept = [Text(text, label=topic) for text, topic in found if counts[topic] >= FEWEST_PARAGRAPHS]
-    skipped["topic with fewer than 20 paragraphs"] = len(found) - len(kept)
+    skipped[f"in topics of fewer than {FEWEST_PARAGRAPHS} paragraphs"] = len(found) - len(kept)
     source = f"pydoc_data.topics of Python {platform.python_version()}, a paragraph each"
     return Corpus(kept, source=source, skipped=dict(skipped))
 
