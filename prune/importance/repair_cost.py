@@ -9,14 +9,15 @@ from scipy.linalg import cho_factor, cho_solve
 
 
 def ridged(second: np.ndarray, ridge: float) -> np.ndarray:
-    """The second moment with `ridge` times its mean diagonal added to the diagonal (1 if all is zero).
+    """The second moment with `ridge` times its mean diagonal added to the diagonal; at least 1 if that is not positive.
 
     >>> ridged(np.diag([1.0, 3.0]), 0.5)
     array([[2., 0.],
            [0., 4.]])
     """
     scale = float(np.trace(second)) / len(second)
-    return second + np.eye(len(second)) * (ridge * scale if scale > 0 else 1.0)
+    # Below zero by rounding the diagonal is no unit; the ridge itself still counts, so that a larger one adds more.
+    return second + np.eye(len(second)) * (ridge * scale if scale > 0 else max(1.0, ridge))
 
 
 def factored(

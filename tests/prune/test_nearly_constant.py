@@ -10,16 +10,17 @@ from headwise.prune.compensation.reconstruction import Reconstruct
 from headwise.prune.compensation.repair import refitted
 from headwise.prune.compensation.sequential import Sequential
 from headwise.prune.deciding.stability import chosen_again
+from headwise.prune.importance import repair_cost
 from headwise.prune.importance.moments import Moments
 from headwise.prune.importance.reconstruction import Reconstruction
 from headwise.prune.importance.repair_cost import RepairCost, factored, ridged
 from tests.prune.importance_scene import batched, calibration, made
 
 
-def nearly_constant(width=16):
-    """Moments of contexts that differ in the seventh digit, as float32 sums them."""
+def nearly_constant(width=16, mean=100.0):
+    """Moments of contexts that differ in the seventh digit, or in none that is kept, as float32 sums them."""
     draw = torch.Generator().manual_seed(0)
-    contexts = 100 + 1e-4 * torch.randn(300, width, generator=draw)
+    contexts = mean + 1e-4 * torch.randn(300, width, generator=draw)
     moments = Moments.zeros(width)
     for rows in contexts.split(30):
         moments.add(rows)
@@ -37,6 +38,19 @@ def test_moments_that_are_rounding_are_factored_with_as_much_ridge_as_it_takes()
     costs = RepairCost(second, np.eye(16), {0: np.arange(8), 1: np.arange(8, 16)}).costs([(0,), (1,)])
     assert np.isfinite(new).all()
     assert np.isfinite(costs).all()
+
+
+def test_moments_whose_diagonal_is_below_zero_are_factored_too(monkeypatch):
+    second = nearly_constant(mean=3e4)
+    assert np.trace(second) < -1
+    ridges = []
+
+    def counted(moment, ridge):
+        ridges.append(ridge)
+        return ridged(moment, ridge) if len(ridges) < 20 else pytest.fail("there is no end")
+
+    monkeypatch.setattr(repair_cost, "ridged", counted)
+    assert np.isfinite(factored(second, 1e-2)[0]).all()
 
 
 def test_what_is_positive_is_factored_as_it_was():
