@@ -254,6 +254,8 @@ def _arrow(path: Path) -> Table:
                 table = pyarrow.ipc.open_stream(file).read_all()
             except pyarrow.ArrowInvalid:
                 table = pyarrow.feather.read_table(path)
-    except pyarrow.ArrowInvalid as error:
-        raise BadInput(f"{path}: not an Arrow file: {error}") from error
+            # Nothing is checked while it is read: what is damaged would end the whole process.
+            table.validate(full=True)
+    except pyarrow.ArrowException as error:
+        raise BadInput(f"{path}: not an Arrow file that can be read: {error}") from error
     return Table(list(table.column_names), lambda i: table.column(i).to_pylist())

@@ -1,7 +1,11 @@
 """Arrow and feather files are tables like others; what is no text and no table is told with what to do."""
 
+import struct
+
 import datasets
 import pandas
+import pyarrow
+import pyarrow.ipc
 import pytest
 
 from headwise.analysis.corpus.reading import read_source
@@ -47,6 +51,21 @@ def test_what_is_no_arrow_file_is_told(tmp_path, suffix, content):
     (tmp_path / f"a.{suffix}").write_bytes(content)
     with pytest.raises(BadInput, match=rf"a\.{suffix}: not an Arrow file"):
         read_source(str(tmp_path / f"a.{suffix}"))
+
+
+def test_a_damaged_table_is_told_before_its_words_are_looked_for_elsewhere(tmp_path):
+    table, ends = pyarrow.table(ROWS), struct.pack("<4i", 0, 3, 6, 11)
+    for how in ("feather", "arrow"):
+        path = tmp_path / f"a.{how}"
+        with pyarrow.OSFile(str(path), "wb") as file:
+            write = pyarrow.ipc.new_file if how == "feather" else pyarrow.ipc.new_stream
+            with write(file, table.schema) as writer:
+                writer.write_table(table)
+        content = path.read_bytes()
+        assert ends in content
+        path.write_bytes(content.replace(ends, struct.pack("<4i", 0, 6, 3, 11)))
+        with pytest.raises(BadInput, match=rf"a\.{how}: not an Arrow file that can be read: .*offset"):
+            read_source(str(path))
 
 
 @pytest.mark.parametrize("name", ["a.xlsx", "a.pkl", "a.ODS", "a.npz"])
