@@ -5,12 +5,48 @@ import pytest
 from scipy import stats
 from sklearn import metrics as sk
 
+from headwise.analysis.corpus.texts import Text
 from headwise.prune.tasks import TASKS, compare, multi_label, ranked
+from headwise.prune.tasks.metrics import METRICS, value_of
+from headwise.prune.tasks.outcome import Outcome
 from tests.prune import test_labelled_tasks as labelled
+
+OF_CLASSES = {
+    "balanced-accuracy": lambda right, said: sk.recall_score(
+        right, said, labels=np.unique(right), average="macro", zero_division=0
+    ),
+    "macro-f1": lambda right, said: sk.f1_score(right, said, average="macro", zero_division=0),
+    "matthews": sk.matthews_corrcoef,
+}
 
 
 def slow(*_, **__):
     pytest.fail("asked for every draw")
+
+
+@pytest.mark.parametrize("metric", OF_CLASSES)
+def test_metrics_of_classes_are_those_of_scikit_learn_also_of_few_and_constant_answers(metric):
+    draw = np.random.default_rng(0)
+    for _ in range(200):
+        rows = draw.integers(0, draw.integers(1, 6, 2), (draw.integers(1, 12), 2)).astype(float)
+        wanted = OF_CLASSES[metric](rows[:, 0], rows[:, 1])
+        assert METRICS[metric](rows) == pytest.approx(wanted, abs=1e-12)
+        assert value_of(metric, *rows.T) == METRICS[metric](rows)
+
+
+@pytest.mark.parametrize("metric", OF_CLASSES)
+def test_a_comparison_by_classes_does_not_go_the_slow_way(metric, monkeypatch):
+    draw = np.random.default_rng(0)
+    right, said = draw.integers(0, 3, 60), draw.integers(0, 3, 60)
+    said[:30] = right[:30]
+    for name in ("recall_score", "f1_score", "matthews_corrcoef"):
+        monkeypatch.setattr(sk, name, slow)
+    outcome = Outcome(
+        "made", metric, value_of(metric, right, said), (right == said).astype(float), True,
+        [Text(str(i)) for i in range(60)], said.tolist(), rows=np.stack([right, said], axis=1), measure=METRICS[metric],
+    )  # fmt: skip
+    found = compare(outcome, outcome, resamples=20)
+    assert found["dense"]["low"] < found["dense"]["value"] < found["dense"]["high"]
 
 
 @pytest.mark.parametrize("average", ["micro", "macro"])
