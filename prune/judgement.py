@@ -19,6 +19,7 @@ from headwise.prune.material import gather
 from headwise.prune.opening import Opened, open_checkpoint
 from headwise.prune.recipe import Recipe
 from headwise.prune.recipe.parts import Texts
+from headwise.prune.report.gain import leading_row
 from headwise.prune.speed import compare_speed
 from headwise.prune.speed.operations import size_in_bytes
 from headwise.prune.tasks import choose_task, compare
@@ -207,7 +208,7 @@ def too_slow(speed: Mapping[str, Any], least: float | None) -> list[str]:
     """In words, if the largest setting is not as much faster as asked."""
     if least is None:
         return []
-    row = max(speed["rows"], key=lambda row: row["batch"] * row["length"])
+    row = leading_row(speed)
     if row["ratio"]["median"] >= least:
         return []
     return [

@@ -76,10 +76,11 @@ def _why_both(accuracy: Mapping[str, Any], found: Mapping[str, Any], metric: str
         return []
     if plan is None or worse is None or low is None or high is None:
         return []
-    farther = sum(value > moved["plan"] for value in moved.get("drawn") or ())
-    half = len(found["drawn"]) / 2
+    # Draws that the plan beats, less those that beat it: one that is equal speaks for neither.
+    by_metric = 2 * worse - sum(value != plan for value in found["drawn"])
+    by_divergence = sum((value > moved["plan"]) - (value < moved["plan"]) for value in moved.get("drawn") or ())
     most, known = max(abs(value - plan) for value in found["drawn"]), (high - low) / 2
-    if (worse - half) * (farther - half) >= 0 or most >= known:
+    if by_metric * by_divergence >= 0 or most >= known:
         return []
     return [
         f"{metric[:1].upper()}{metric[1:]} and divergence do not favour the same choice. By {metric} the draws are within "

@@ -60,9 +60,9 @@ def no_spread(accuracy: Mapping[str, Any]) -> str:
     low, high = accuracy.get("interval") or (None, None)
     if low is None or low != high:
         return ""
+    which = "every example differs by as much" if low else "no example differs"
     return (
-        "no example differs, so resampling shows no spread: only the drop that the data cannot exclude allows for "
-        "further texts"
+        f"{which}, so resampling shows no spread: only the drop that the data cannot exclude allows for further texts"
     )
 
 

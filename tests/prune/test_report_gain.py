@@ -4,7 +4,9 @@ import json
 
 import pytest
 
+from headwise.prune.judgement import too_slow
 from headwise.prune.report import content
+from headwise.prune.report.gain import leading_row
 from tests.prune import report_fixture as fixture
 
 
@@ -75,3 +77,10 @@ def test_a_limit_on_the_speed_says_at_which_setting_it_was_measured(tmp_path):
     limit = next(limit for limit in content(run).verdict.limits if limit.name == "speedup")
     assert limit.words == "speed at least 1.10×; measured 1.22× (1.20× to 1.24×) at batch 8 × length 128"
     assert json.loads((run / "speed.json").read_text())["rows"][-1]["length"] == 128
+
+
+def test_of_settings_with_as_many_tokens_commands_and_pages_mean_the_same():
+    rows = [{"batch": 1, "length": 128, "ratio": {"median": 1.2}}, {"batch": 4, "length": 32, "ratio": {"median": 1.0}}]
+    for found in (rows, rows[::-1]):
+        assert leading_row({"rows": found})["batch"] == 4
+        assert too_slow({"rows": found}, 1.1) == ["speedup: at least 1.1x asked, 1x at batch 4 × 32 tokens"]

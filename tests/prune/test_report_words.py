@@ -61,6 +61,7 @@ def test_draws_that_win_by_accuracy_and_lose_by_divergence_are_explained_from_th
         {"worse": 3, "drawn": [0.81, 0.82, 0.815]},  # both say that the plan is better
         {"moved": {"plan": 0.05, "drawn": [0.04, 0.03, 0.02]}},  # both say that it is not
         {"drawn": [0.88, 0.9, 0.89]},  # the difference is more than chance makes: no excuse
+        {"worse": 0, "drawn": [DRAWS["plan"]] * 3},  # by accuracy all are equal: it favours none
         {"moved": None},
     ],
 )
@@ -87,6 +88,13 @@ def test_an_interval_without_width_is_no_certainty(run):
     for page in pages(run):
         assert "No example differs, so resampling shows no spread: only the drop that the data cannot exclude" in page
         assert "The drop that the data cannot exclude: 14.5 points (one-sided 95 %)." in page
+
+
+def test_where_every_answer_is_lost_it_is_not_said_that_none_differs(run):
+    fixture.edited(run / "accuracy.json", drop=1.0, interval=[1.0, 1.0], upper=1.0, p=0.001)
+    for page in pages(run):
+        assert "Every example differs by as much, so resampling shows no spread" in page
+        assert "o example differs" not in page
 
 
 def test_where_no_drop_is_possible_the_least_gain_is_said(run):
