@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from headwise.prune.report import formats
@@ -190,7 +190,7 @@ def strayed(report: Report) -> dict[str, Any]:
     }
 
 
-def _excess(role: str, pair: list[float | None]) -> str:
+def _excess(role: str, pair: Sequence[formats.Number]) -> str:
     before, after = (formats.fixed(value) for value in pair)
     return f"{role} {before} → {after}"
 

@@ -65,6 +65,8 @@ class Accuracy(_Cost):
     test: Words | None = None
     flips: _Flips | None = None
     n: Count | None = None
+    skipped: dict[str, Count] | None = None
+    beside: dict[str, Sides] | None = None
     per_class: dict[str, dict[str, Any]] | None = None
     changed: list[_Example] | None = None
     against_dense: dict[str, Any] | None = None
