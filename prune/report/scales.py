@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from headwise.prune.report.doubt import noise
 from headwise.prune.report.formats import Number
 
 WIDTH = 260.0
@@ -55,7 +56,12 @@ def scale_over(values: Sequence[Number]) -> Scale:
 
 
 def speed_scale(rows: Sequence[Mapping[str, Any]]) -> Scale:
-    """The axis of speed ratios: holds 1, every interval and every operation ratio."""
+    """The axis of speed ratios: holds 1, every interval, every operation ratio and what the machine makes by itself.
+
+    >>> axis = speed_scale([{"ratio": {"median": 1.1}, "drift": {"low": 0.5, "high": 1.1}}])
+    >>> 0 <= axis.x(0.5) < axis.x(2.0) <= WIDTH
+    True
+    """
     values: list[Number] = [1.0]
     for row in rows:
         values += [
@@ -63,6 +69,7 @@ def speed_scale(rows: Sequence[Mapping[str, Any]]) -> Scale:
             row["ratio"].get("high"),
             row["ratio"]["median"],
             row.get("operation_ratio"),
+            *(noise(row) or ()),
         ]
     return scale_over(values)
 
