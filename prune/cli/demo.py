@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from headwise.prune.cli.options import AsJson, OutputDir, Overwrite, Quiet, Resume
-from headwise.prune.cli.prune import resume_into, run_recipe
+from headwise.prune.cli.options import AsJson, OutputDir, Overwrite, Quiet, Resume, resumable
+from headwise.prune.cli.prune import run_recipe
 
 
 def demo(
@@ -14,12 +14,7 @@ def demo(
     quiet: Quiet = False,
 ) -> None:
     """Analyse, prune and re-measure the embedded model by the recipe `quickstart`: under three minutes."""
+    resumable(resume, output_dir, "run")
     run_recipe(
-        "quickstart",
-        [],
-        output_dir=output_dir,
-        overwrite=overwrite,
-        resume=resume_into(output_dir, resume),
-        as_json=as_json,
-        quiet=quiet,
+        "quickstart", [], output_dir=output_dir, overwrite=overwrite, resume=resume, as_json=as_json, quiet=quiet
     )

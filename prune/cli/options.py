@@ -41,3 +41,13 @@ Seed = Annotated[
     ),
 ]
 Resume = Annotated[bool, typer.Option("--resume", help="Go on with an interrupted run in --output-dir.")]
+
+
+def resumable(resume: bool, output_dir: Path | None, what: str) -> None:
+    """Return unless what is to go on is not named.
+
+    Raises:
+        typer.BadParameter: with what to name.
+    """
+    if resume and output_dir is None:
+        raise typer.BadParameter(f"--resume needs the --output-dir of the interrupted {what}")

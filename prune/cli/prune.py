@@ -20,6 +20,7 @@ from headwise.prune.cli.options import (
     Revision,
     Seed,
     Trust,
+    resumable,
 )
 from headwise.prune.cli.terminal import complain, note, put, put_json, speaking, stdout, table
 
@@ -77,7 +78,7 @@ def prune(
     columns = {"text": text_column, "label": label_column, "pair": pair_column}
     # Sources come first, so that --set can say more of them; the other options last: they say more than the file.
     changes = [*_said(_data_of(calibration, evaluation, columns)), *(settings or []), *_said(chosen)]
-    resume_into(output_dir, resume)
+    resumable(resume, output_dir, "run")
     if dry_run:
         if output_dir is not None and not resume:
             from headwise.prune.folder import check_free, check_place, settled
@@ -120,13 +121,6 @@ def _said(options: Mapping[str, Any]) -> list[str]:
 
 def _column(value: str) -> str | int:
     return int(value) if value.lstrip("-").isdigit() else value
-
-
-def resume_into(output_dir: Path | None, resume: bool) -> bool:
-    """Whether to resume; a run that goes on has to be named."""
-    if resume and output_dir is None:
-        raise typer.BadParameter("--resume needs the --output-dir of the interrupted run")
-    return resume
 
 
 def run_recipe(

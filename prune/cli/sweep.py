@@ -21,6 +21,7 @@ from headwise.prune.cli.options import (
     Revision,
     Seed,
     Trust,
+    resumable,
 )
 from headwise.prune.cli.prune import ModelOrRecipes, RecipeOption, Settings
 from headwise.prune.cli.terminal import put, put_json, speaking, stdout, table
@@ -60,8 +61,7 @@ def sweep(
     quiet: Quiet = False,
 ) -> None:
     """Judge every budget on one greedy path; cut, train if the recipe says so, and time those that no other beats."""
-    if resume and output_dir is None:
-        raise typer.BadParameter("--resume needs the --output-dir of the interrupted sweep")
+    resumable(resume, output_dir, "sweep")
     with speaking(quiet):
         from headwise.prune.cli.plan import load_recipe
 

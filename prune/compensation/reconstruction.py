@@ -68,7 +68,7 @@ class Reconstruct(BaseModel):
         """
         from headwise.prune.compensation.correction import SAMPLE
 
-        corrected, refitted = self._also("auto" in (self.correct, self.values) and passes.scores_texts())
+        corrected, refitted = self.goes_on("auto" in (self.correct, self.values) and passes.scores_texts())
         few = min(SAMPLE / max(passes.texts, 1), 1.0)
         if corrected:
             passes.outputs()
@@ -97,7 +97,7 @@ class Reconstruct(BaseModel):
 
         lost = lost_of(calibration.sites, remove)
         auto = "auto" in (self.correct, self.values) and bool(lost) and calibration.scores_texts()
-        corrected, refitted = self._also(auto)
+        corrected, refitted = self.goes_on(auto)
         wanted = calibration.outputs() if lost and corrected else {}
         reads = read_values(calibration, lost) if lost and refitted else []
         report = {"kind": self.kind, **apply(calibration, remove, self._refit, self.weight, self.loss)}
@@ -108,7 +108,7 @@ class Reconstruct(BaseModel):
             report["correction"] = correct(calibration, lost, wanted, self.ridge, self.bias == "auto", anew)
         return report
 
-    def _also(self, scores_texts: bool) -> tuple[bool, bool]:
+    def goes_on(self, scores_texts: bool) -> tuple[bool, bool]:
         """Whether outputs are corrected, and whether values are refitted, where outputs score whole texts or do not."""
         corrected = self.correct == "outputs" or (self.correct == "auto" and scores_texts)
         refitted = self.values == "refit" or (self.values == "auto" and scores_texts)

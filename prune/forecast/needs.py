@@ -198,8 +198,7 @@ class Needs:
     def refits(self) -> bool:
         """Whether the repair refits the values of heads that stay, too."""
         repair = self.recipe.compensate
-        asked = repair.kind == "reconstruction" and repair.bias == "auto" and repair.values != "keep"
-        return asked and (repair.values == "refit" or self._scored())
+        return repair.kind == "reconstruction" and bool(repair.goes_on(self._scored())[1])
 
     def share(self) -> float:
         """What part of the heads goes, as far as that is known before scores are: else half."""

@@ -22,6 +22,15 @@ def leading_row(speed: Mapping[str, Any]) -> dict[str, Any]:
     return dict(max(rows, key=lambda row: (row["batch"] * row["length"], row["batch"]))) if rows else {}
 
 
+def setting(row: Mapping[str, Any]) -> str:
+    """What was timed in a row.
+
+    >>> setting({"batch": 8, "length": 128})
+    'batch 8 × length 128'
+    """
+    return f"batch {row['batch']} × length {row['length']}"
+
+
 def gain_in_words(rows: Rows) -> str:
     """The change of speed over all settings as part of a sentence: its range, and in how many it is sure.
 
@@ -56,7 +65,7 @@ def gain(speed: Mapping[str, Any]) -> Figure:
     """The range of the speed ratios, in how many settings it is sure, and the setting with the most tokens by itself."""
     rows, row = speed["rows"], leading_row(speed)
     ratio, medians = row["ratio"], _medians(rows)
-    where = f"batch {row['batch']} × length {row['length']}"
+    where = setting(row)
     interval = f"95 % interval {times(ratio.get('low'))} to {times(ratio.get('high'))}"
     doubted = f": {doubt(row)}" if doubt(row) else ""
     predicted = [value for r in rows if (value := r.get("operation_ratio")) is not None]

@@ -17,7 +17,7 @@ from headwise.prune.report.formats import (
     plural,
     times,
 )
-from headwise.prune.report.gain import gain, gain_in_words, leading_row
+from headwise.prune.report.gain import gain, gain_in_words, leading_row, setting
 
 
 def verdict_of_prune(folder: Folder, heads: Sequence[Head]) -> Verdict:
@@ -96,7 +96,7 @@ def limits_of(folder: Folder, row: Mapping[str, Any]) -> tuple[Limit, ...]:
 
 def _at(row: Mapping[str, Any]) -> str:
     """Of which setting a limit on the speed speaks."""
-    return f" at batch {row['batch']} × length {row['length']}" if "batch" in row else ""
+    return f" at {setting(row)}" if "batch" in row else ""
 
 
 def share_left(sizes: Any) -> float | None:
