@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from headwise.analysis.errors import BadInput
+from headwise.prune.folder.signals import uninterrupted
 
 log = logging.getLogger("headwise")
 
@@ -171,13 +172,14 @@ def way_to(folder: Path) -> Iterator[None]:
 
 def publish(work: Path, target: Path) -> None:
     """Rename a finished working folder to its target; an old target goes only after the new one stands."""
-    old = target.with_name(f"{target.name}.old")
-    if target.exists():
-        shutil.rmtree(old, ignore_errors=True)
-        if old.exists():
-            raise BadInput(f"{old} is in the way and cannot be deleted; delete it, then go on with --resume")
+    if not target.exists():
+        work.rename(target)
+        return
+    # A name that nobody has: `<target>.old` may be a copy that somebody keeps.
+    old = Path(tempfile.mkdtemp(prefix=f"{target.name}.", suffix=".old", dir=target.parent))
+    with uninterrupted():
         target.rename(old)
-    work.rename(target)
+        work.rename(target)
     shutil.rmtree(old, ignore_errors=True)
     if old.exists():
         log.warning(
