@@ -186,6 +186,8 @@ def run_folder(model: str, what: str) -> Path:
     True
     """
     name = model.rstrip("/\\").replace("\\", "/").rpartition("/")[2]
+    if name in ("", ".", ".."):  # the folder that one is in has a name of its own
+        name = Path(model).resolve().name
     parts = ["".join(c if c.isascii() and (c.isalnum() or c in "._-") else "-" for c in p) for p in (name, what)]
     stem = "-".join(part.strip(".-")[:60] or "run" for part in parts)
     return Path("runs") / f"{stem}-{datetime.datetime.now(datetime.UTC):%Y%m%dT%H%M%SZ}"

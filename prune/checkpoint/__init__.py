@@ -20,6 +20,7 @@ from headwise.prune.checkpoint.card import card
 from headwise.prune.checkpoint.companions import copy_companions
 from headwise.prune.checkpoint.configuration import class_of, configuration, where_is
 from headwise.prune.checkpoint.portable import auto_map, portable_code
+from headwise.prune.checkpoint.reader import save_reader
 from headwise.prune.checkpoint.savable import refuse_what_weights_leave_out
 from headwise.prune.folder import new_folder
 from headwise.prune.surgery.check import check_edits
@@ -133,7 +134,7 @@ def save(
     with new_folder(target, overwrite=overwrite) as work:
         copy_companions(model, work)
         if processor is not None:
-            processor.save_pretrained(work)
+            save_reader(processor, work)
         if form == "native":
             from headwise.prune.checkpoint.native import save_native
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from headwise.prune.checkpoint.auto_class import auto_class
@@ -31,7 +32,7 @@ library_name: transformers
 tags: [headwise, pruned]
 ---
 
-# {_plain(base)}, {removed} of {total} attention heads removed
+# {_plain(_called(str(base)))}, {removed} of {total} attention heads removed
 
 {figures}
 The weights of these heads are gone; heads are counted as in the dense model.
@@ -61,6 +62,12 @@ model = {auto}.from_pretrained("path/to/this/folder", trust_remote_code=True)
 A plain `from_pretrained` without that flag stops with a size mismatch. Never answer it with
 `ignore_mismatched_sizes=True`: that loads the pruned layers with RANDOM weights and reports no error.
 """
+
+
+def _called(base: str) -> str:
+    """A hub id as it is; of a folder its own name, since where it lay concerns nobody who reads the card."""
+    folder = Path(base).expanduser()
+    return folder.resolve().name if folder.is_dir() else base
 
 
 def _listed(heads: list[int]) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import shutil
 from pathlib import Path
@@ -13,40 +14,59 @@ from headwise.analysis.errors import first_line
 log = logging.getLogger("headwise")
 
 # Small files that say how to use a model; weights, code and the dense card are not among them.
-_ENDINGS = (".json", ".txt", ".model", ".jinja", ".spm", ".bpe", ".tiktoken", ".vocab")
-_OWN = {
-    "config.json",
-    "model.safetensors.index.json",
-    "pytorch_model.bin.index.json",
-    "headwise.json",
-    "adapter_config.json",
-}
-# Other exports of the dense weights would contradict the cut ones.
-_EXPORTS = {"onnx", "openvino", "coreml", "tf", "flax"}
+_ENDINGS = (".json", ".txt", ".model", ".jinja", ".spm", ".bpe", ".codes", ".tokenizer", ".tiktoken", ".vocab")
+# Terms that whoever hands the weights on has to hand on with them, whatever the ending.
+_TERMS = ("LICENSE", "LICENCE", "NOTICE", "COPYING", "USE_POLICY")
+_OWN = {"config.json", "headwise.json", "adapter_config.json", "readme.txt"}
+#: What sentence-transformers puts around a model: a list of modules, those with files of their own in sub-folders.
+_MODULES = "modules.json"
+# Sub-folders of more templates, and of the language model that a recogniser of speech chooses its words by.
+_PARTS = ("additional_chat_templates", "language_model")
 
 
 def copy_companions(model: Any, folder: Path) -> list[str]:
-    """Copy the dense folder's companions (sub-folders included) and say which.
+    """Copy the dense folder's companions and say which.
+
+    Of its sub-folders those count that belong to the model, weights included (a dense layer over the pooling); runs,
+    stages of a training and exports that lie there as well would contradict the cut weights.
 
     Args:
         model: a model that was loaded from a folder or a hub id; one that was built in memory has none.
         folder: where to.
     """
     source = _source(model)
-    copied: list[str] = []
     if source is None:
-        return copied
-    for path in sorted(source.rglob("*")):
-        inner = path.relative_to(source)
-        hidden = any(part.startswith(".") for part in inner.parts)
-        wanted = path.suffix in _ENDINGS and not hidden and path.name.lower() != "readme.txt"
-        own = len(inner.parts) == 1 and (path.name in _OWN or path.name.endswith(".index.json"))
-        if not path.is_file() or not wanted or own or inner.parts[0] in _EXPORTS:
+        return []
+    beside = [path for path in source.iterdir() if _is_companion(path.name)]
+    inside = [path for part in (*_PARTS, *_modules(source)) for path in (source / part).rglob("*")]
+    copied: list[str] = []
+    for path in sorted([*beside, *inside]):
+        if not path.is_file():
             continue
+        inner = path.relative_to(source)
         (folder / inner).parent.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(path, folder / inner)
         copied.append(str(inner))
     return copied
+
+
+def _is_companion(name: str) -> bool:
+    if name.startswith(".") or name.lower() in _OWN or name.endswith(".index.json"):
+        return False
+    return name.endswith(_ENDINGS) or name.upper().startswith(_TERMS)
+
+
+def _modules(source: Path) -> list[str]:
+    """The sub-folders that sentence-transformers keeps modules in; the model itself is in none."""
+    if not (source / _MODULES).is_file():
+        return []
+    try:
+        listed = [Path(module["path"]) for module in json.loads((source / _MODULES).read_text(encoding="utf-8"))]
+    except (ValueError, LookupError, TypeError) as error:
+        log.warning("%s lists no modules (%s), so none of theirs is copied", source / _MODULES, error)
+        return []
+    # A list from elsewhere must not lead out of its folder.
+    return [path.as_posix() for path in listed if path.parts and not path.is_absolute() and ".." not in path.parts]
 
 
 def _source(model: Any) -> Path | None:
@@ -56,17 +76,15 @@ def _source(model: Any) -> Path | None:
         return None
     if Path(name).is_dir():
         return Path(name)
-    from huggingface_hub import HfApi, constants, snapshot_download
+    from huggingface_hub import HfApi, constants
     from huggingface_hub.errors import HFValidationError, LocalEntryNotFoundError
 
-    what: dict[str, Any] = {
-        "revision": getattr(model.config, "_commit_hash", None), "allow_patterns": [f"*{ending}" for ending in _ENDINGS],
-    }  # fmt: skip
+    revision = getattr(model.config, "_commit_hash", None)
     try:
         if not constants.HF_HUB_OFFLINE:
             # Without this list what happens to be in the cache would be taken for all that there is.
-            HfApi().list_repo_files(name, revision=what["revision"])
-        return Path(snapshot_download(name, **what))
+            HfApi().list_repo_files(name, revision=revision)
+        return _fetched(name, revision=revision)
     except HFValidationError:
         return None  # a folder that is gone by now
     except Exception as error:
@@ -81,6 +99,20 @@ def _source(model: Any) -> Path | None:
             reason or first_line(error),
         )
     try:
-        return Path(snapshot_download(name, local_files_only=True, **what))
+        return _fetched(name, revision=revision, local_files_only=True)
     except LocalEntryNotFoundError:
         return None
+
+
+def _fetched(name: str, **how: Any) -> Path:
+    """The small files of a repository in the local cache, then all that the modules which they list consist of."""
+    from huggingface_hub import snapshot_download
+
+    small = [
+        *(f"*{ending}" for ending in _ENDINGS),
+        *(f"{term}*" for term in _TERMS),
+        *(f"{part}/*" for part in _PARTS),
+    ]
+    folder = Path(snapshot_download(name, allow_patterns=small, **how))
+    modules = [f"{module}/*" for module in _modules(folder)]
+    return Path(snapshot_download(name, allow_patterns=modules, **how)) if modules else folder

@@ -48,6 +48,7 @@ def test_a_folder_holds_all_that_a_repository_needs(tmp_path):
     dense = build(FAMILIES["gpt2"])
     dense.save_pretrained(tmp_path / "dense")
     (tmp_path / "dense/tokenizer.json").write_text("{}")
+    (tmp_path / "dense/modules.json").write_text(json.dumps([{"path": ""}, {"path": "1_Pooling"}]))
     (tmp_path / "dense/1_Pooling").mkdir()
     (tmp_path / "dense/1_Pooling/config.json").write_text("{}")
     (tmp_path / "dense/pytorch_model.bin").write_bytes(b"old weights")
@@ -56,7 +57,7 @@ def test_a_folder_holds_all_that_a_repository_needs(tmp_path):
     folder = save(model, tmp_path / "cut")
     names = {str(p.relative_to(folder)) for p in folder.rglob("*") if p.is_file()}
     assert names == {"config.json", "generation_config.json", "model.safetensors", "headwise.json", "modeling_headwise.py",
-                     "README.md", "tokenizer.json", "1_Pooling/config.json"}  # fmt: skip
+                     "README.md", "tokenizer.json", "modules.json", "1_Pooling/config.json"}  # fmt: skip
     config = json.loads((folder / "config.json").read_text())
     assert config["auto_map"]["AutoModelForCausalLM"] == "modeling_headwise.GPT2LMHeadModel"
     assert config["headwise"]["sites"]["1"]["kept"] == [1, 2]
