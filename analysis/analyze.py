@@ -26,7 +26,7 @@ from headwise.analysis.evidence import Evidence
 from headwise.analysis.identity import PACKAGES, marks_of
 from headwise.analysis.intervention import PROBES, intervene
 from headwise.analysis.probes import OwnLoss, few_texts
-from headwise.analysis.redundancy import THRESHOLD, cluster, stability
+from headwise.analysis.redundancy import THRESHOLD, check_cut, cluster, stability
 from headwise.analysis.roles import ROLES
 from headwise.analysis.roles.assignment import EFFECT, LEVEL, assign
 from headwise.analysis.roles.search import NULLS, Search
@@ -109,11 +109,9 @@ def analyze(
     Traceback (most recent call last):
     headwise.analysis.errors.BadInput: measures: got 'spearman', expected some of pearson, cosine, hellinger, ...
     """
-    _check("measures", measures, {**MEASURES, "replaceability": None})
-    _check("roles", roles, ROLES)
-    _check("door", [door], dict.fromkeys(DOORS))
-    _check("null", [null], dict.fromkeys(NULLS))
+    check_asked(measures=measures, roles=roles, door=door, null=null)
     sites = find_sites(model)
+    check_cut(len(heads_of(sites)), threshold, clusters)
     data = batches(corpus, tokenizer, batch_size=batch_size or MOST, max_length=max_length, model=model)
 
     settings = {"per_text": per_text, "ordinary": ordinary, "measures": list(measures), "roles": list(roles)}
@@ -158,6 +156,22 @@ def analyze(
         tested = intervene(model, tokenizer, evidence, few, roles=asked, pairs=pairs, own=own, seed=seed)
         evidence.facts["interventions"] = tested
     return evidence
+
+
+def check_asked(
+    *, measures: Sequence[str] = CHEAP, roles: Sequence[str] = tuple(ROLES), door: str = "auto", null: str = "analytic"
+) -> None:
+    """Return if all that an analysis is asked for has a name here; no model is needed to tell.
+
+    Raises:
+        BadInput: with the names that there are.
+
+    >>> check_asked(roles=["previous"])
+    """
+    _check("measures", measures, {**MEASURES, "replaceability": None})
+    _check("roles", roles, ROLES)
+    _check("door", [door], dict.fromkeys(DOORS))
+    _check("null", [null], dict.fromkeys(NULLS))
 
 
 def _check(field: str, names: Sequence[str], table: Mapping[str, Any]) -> None:

@@ -96,6 +96,20 @@ def cluster(
     return Clusters(label, order, tree, _representatives(matrix, label, importance), there)
 
 
+def check_cut(heads: int, threshold: float, clusters: int | None) -> None:
+    """Return if a tree of heads can be cut so; asked before anything is looked at.
+
+    Raises:
+        BadInput: with what is possible.
+
+    >>> check_cut(24, THRESHOLD, 20)
+    """
+    if not -1 <= threshold <= 1:
+        raise BadInput(f"threshold: got {threshold}, expected a similarity between -1 and 1")
+    if clusters is not None and not 1 <= clusters <= max(1, heads):
+        raise BadInput(f"clusters: got {clusters}, expected 1 to {heads}, the number of heads")
+
+
 def represent(evidence: Evidence, importance: Float[np.ndarray, " head"], rule: str) -> Evidence:
     """The same evidence with each cluster represented by its most important head, and by which rule.
 
@@ -193,10 +207,7 @@ def _checked(
         raise BadInput(f"similarity: got {matrix.shape}, expected a symmetric matrix [head, head]")
     if importance is not None and np.shape(importance) != (len(matrix),):
         raise BadInput(f"importance: got {np.shape(importance)}, expected ({len(matrix)},), one number per head")
-    if not -1 <= threshold <= 1:
-        raise BadInput(f"threshold: got {threshold}, expected a similarity between -1 and 1")
-    if clusters is not None and not 1 <= clusters <= max(1, len(matrix)):
-        raise BadInput(f"clusters: got {clusters}, expected 1 to {len(matrix)}, the number of heads")
+    check_cut(len(matrix), threshold, clusters)
     np.fill_diagonal(matrix, 1.0)
     return (matrix + matrix.T) / 2
 

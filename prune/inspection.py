@@ -50,11 +50,23 @@ class Looking:
         """Keyword arguments of `analyze`, files read.
 
         Raises:
-            BadInput: a file cannot be read.
+            BadInput: a file cannot be read, a name is unknown, or there is no tree to cut.
         """
+        from headwise.analysis.analyze import check_asked
         from headwise.analysis.annotations import read_annotations
         from headwise.analysis.corpus.minimal_pairs import read_pairs
+        from headwise.analysis.similarity import MEASURES
 
+        named = {"measures": self.measures, "roles": self.roles, "door": self.door, "null": self.null}
+        # Before a model is loaded, which may take minutes.
+        check_asked(**{name: value for name, value in named.items() if value is not None})
+        cut = {"--threshold": self.threshold, "--clusters": self.clusters}
+        asked = next((option for option, value in cut.items() if value is not None), "")
+        if asked and self.measures is not None and not MEASURES.keys() & set(self.measures):
+            raise BadInput(
+                f"{asked} cuts the tree of a measure of likeness, and --similarity names none; expected some of "
+                + ", ".join(MEASURES)
+            )
         given = {"roles": self.roles, "measures": self.measures, "memory": self.memory, "threshold": self.threshold}
         given["effect"] = self.effect
         return {

@@ -21,6 +21,7 @@ from headwise.prune.cli.options import (
     Revision,
     Seed,
     Trust,
+    resumable,
 )
 from headwise.prune.cli.terminal import put, put_json, speaking, stdout
 
@@ -124,8 +125,8 @@ def analyze(
         "--split needs --dataset": split is not None and dataset is None,
         "--pairs needs --intervene": pairs is not None and not intervene,
         "got both --threshold and --clusters; give one of them": threshold is not None and clusters is not None,
-        "--resume needs the --output-dir of the interrupted analysis": resume and output_dir is None,
     })  # fmt: skip
+    resumable(resume, output_dir, "analysis")
     with speaking(quiet):
         from headwise.prune.inspection import Looking, inspect
 
