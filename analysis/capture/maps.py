@@ -90,6 +90,7 @@ def _shaped(part: Any, batch: int, heads: int) -> bool:
 
 def _looks_probable(part: Tensor) -> bool:
     """Nothing negative, no row above 1, some row with mass; NaN rows are left for later."""
+    part = part.detach()
     lowest = float(part.amin())
     if lowest != lowest:
         part = part.nan_to_num()

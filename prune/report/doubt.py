@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from math import inf
 from typing import Any
 
 from headwise.prune.report import formats
@@ -36,10 +35,11 @@ def noise(row: Mapping[str, Any]) -> tuple[float, float] | None:
     (0.8, 1.25)
     """
     low, high = ((row.get("drift") or {}).get(end) for end in ("low", "high"))
-    if not low or high is None:
+    ends = [end for end in (high, 1 / low if low else None) if end]
+    if not ends:
         return None
-    alone = max(high, 1 / low)
-    return 1 / alone, float(alone)
+    alone = max(1.0, *ends)
+    return 1 / alone, alone
 
 
 def doubt(row: Mapping[str, Any]) -> str:
@@ -57,7 +57,7 @@ def doubt(row: Mapping[str, Any]) -> str:
     """
     if row.get("significant"):
         return ""
-    ratio, drift, p, rounds = (row.get(name) for name in ("ratio", "drift", "p", "rounds"))
+    ratio, p, rounds = (row.get(name) for name in ("ratio", "p", "rounds"))
     if rounds is not None and rounds < FEWEST_ROUNDS:
         return f"{formats.plural(rounds, 'round')} {'is' if rounds == 1 else 'are'} too few to tell"
     low, high = (ratio or {}).get("low"), (ratio or {}).get("high")
@@ -65,7 +65,7 @@ def doubt(row: Mapping[str, Any]) -> str:
         return "no significant difference"
     if p is not None and p >= _LEVEL:
         return f"no significant difference: {formats.p_is(p)}"
-    apart = [end for end in ((drift or {}).get("high"), 1 / ((drift or {}).get("low") or inf)) if end]
-    if not apart:
+    alone = noise(row)
+    if alone is None:
         return "no significant difference"
-    return f"no significant difference: the same model against itself varied up to {formats.times(max(apart))}"
+    return f"no significant difference: the same model against itself varied up to {formats.times(alone[1])}"

@@ -11,6 +11,7 @@ from typing import Any
 from headwise.prune.recipe_text import read
 from headwise.prune.report import formats
 from headwise.prune.report.document import Report
+from headwise.prune.report.doubt import noise
 
 
 def pairs(found: Mapping[str, Any]) -> str:
@@ -168,8 +169,7 @@ reach up to 1.25×; only what goes beyond that at a setting counts as a differen
         if where
         else "The dense model timed against itself shows no difference."
     )
-    ends = [row.get("drift") or {} for row in speed.get("rows") or ()]
-    alone = [end for d in ends for end in (d.get("high"), 1 / d["low"] if d.get("low") else None) if end is not None]
+    alone = [ratios[1] for row in speed.get("rows") or () if (ratios := noise(row))]
     if not alone:
         return said
     return (

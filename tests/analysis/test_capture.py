@@ -34,7 +34,7 @@ from transformers import (
 
 from headwise.analysis.capture import capture
 from headwise.analysis.capture.kernels import kernels
-from headwise.analysis.capture.maps import rows_that_count
+from headwise.analysis.capture.maps import probabilities, rows_that_count
 from headwise.analysis.capture.seen import Seen
 from headwise.analysis.corpus.batching import Batch, Tokens
 from headwise.analysis.corpus.padding import right_padded
@@ -399,3 +399,9 @@ def test_right_padding_moves_everything_along():
     assert torch.equal(moved.tokens[""].ids, straight.tokens[""].ids)
     bare = Batch({"input_ids": batch.inputs["input_ids"]}, batch.texts, batch.tokens)
     assert torch.equal(right_padded(bare).inputs["attention_mask"], straight.inputs["attention_mask"])
+
+
+def test_maps_that_a_training_step_left_are_looked_at_without_a_warning(recwarn):
+    maps = torch.full((1, 1, 2, 2), 0.5, requires_grad=True)
+    found, at = probabilities(Site("0", "attn", "attn.o", heads=1, kv_heads=1, head_dim=1), (None, maps), 1, 1)
+    assert (found.requires_grad, at, list(recwarn)) == (True, 1, [])

@@ -10,11 +10,13 @@ from safetensors.numpy import load_file, save_file
 from headwise.analysis.roles import ROLES
 from headwise.prune.report import compare, content, write_comparison
 from headwise.prune.report.colours import shown_roles
+from headwise.prune.report.doubt import doubt, noise
 from headwise.prune.report.html import html as as_html
 from headwise.prune.report.markdown import markdown as as_markdown
 from headwise.prune.report.matrix import TREE, _round_step, draw_matrix
 from headwise.prune.report.meanings import METRICS
 from headwise.prune.report.templating import TEMPLATES
+from headwise.prune.report.words import drift
 from headwise.prune.tasks.metrics import METRICS as MEASURES
 from tests.prune import report_fixture as fixture
 
@@ -196,6 +198,16 @@ def test_the_machines_own_noise_is_drawn_beside_the_ratio(run):
     page = as_html(content(run))
     assert page.count('class="noise"') == len(rows)
     assert "Grey: as far as the dense model is from itself (99 %)." in page
+
+
+@pytest.mark.parametrize("ends", [{"high": 1.25}, {"low": 0.8}, {"low": 0, "high": 1.25}, {"low": 1.1, "high": 1.25}])
+def test_a_page_reckons_the_machines_own_noise_alike_wherever_it_speaks_of_it(ends):
+    row = {"significant": False, "ratio": {"low": 1.1, "high": 1.2}, "p": 0.01, "drift": ends}
+    assert noise(row) == (0.8, 1.25)
+    assert "varied up to 1.25×" in doubt(row)
+    assert "reach up to 1.25×" in drift({"drift": {"steady": True}, "rows": [row]})
+    assert noise({"drift": {}}) is None
+    assert "reach" not in drift({"drift": {"steady": True}, "rows": [{"drift": {}}]})
 
 
 def test_a_proof_that_holds_is_called_passed_beside_its_number(run):
