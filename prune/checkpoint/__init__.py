@@ -19,6 +19,7 @@ from headwise.analysis.sites import read_record
 from headwise.prune.checkpoint.card import card
 from headwise.prune.checkpoint.companions import copy_companions
 from headwise.prune.checkpoint.configuration import class_of, configuration, where_is
+from headwise.prune.checkpoint.own_code import code_of
 from headwise.prune.checkpoint.portable import auto_map, portable_code
 from headwise.prune.checkpoint.reader import save_reader
 from headwise.prune.checkpoint.savable import refuse_what_weights_leave_out
@@ -70,7 +71,7 @@ def load(id_or_folder: str | Path, *, cls: type | None = None, **from_pretrained
     record = getattr(config, "headwise", None)
     # A GGUF file names no class; what such files hold are language models.
     gguf = from_pretrained.get("gguf_file") is not None
-    stock = cls or (transformers.AutoModelForCausalLM if gguf else class_of(name, config))
+    stock = cls or (transformers.AutoModelForCausalLM if gguf else class_of(name, config, **from_pretrained))
     if not gguf:
         from_pretrained.setdefault("use_safetensors", True)
     if record is None and not pruned_by_4:
@@ -145,16 +146,17 @@ def save(
 
 
 def _save_own(model: Any, work: Path, facts: Mapping[str, Any], most: int | str) -> None:
-    record = read_record(model)
+    record, code = read_record(model), code_of(model)
     if record is not None:
         # It may have been opened as another class than it was cut as.
-        record = {**record, "class": type(model).__name__}
+        record = {**record, "class": type(model).__name__, **({"code": code} if code else {})}
         model.config.headwise = record
     model.save_pretrained(work, max_shard_size=most)
     if record is None:
         return
     config = json.loads((work / "config.json").read_text())
-    config["auto_map"] = auto_map(model)
+    # What transformers noted of a checkpoint's own code stays, but for the model, which is to be cut when it is built.
+    config["auto_map"] = {**(config.get("auto_map") or {} if code else {}), **auto_map(model)}
     (work / "config.json").write_text(json.dumps(config, indent=2) + "\n")
     (work / CODE).write_text(portable_code(model))
     (work / RECORD).write_text(json.dumps({**record, **dict(facts)}, indent=1, default=str) + "\n")

@@ -40,6 +40,10 @@ def auto_class(model: Any) -> str:
     'AutoModel'
     """
     own = type(model).__name__
+    # Code that a checkpoint brings says itself behind which of them it stands.
+    said = getattr(type(model), "_auto_class", None)
+    if said is not None:
+        return str(said)
     opening = [auto for auto, name in auto_classes(model).items() if name == own]
     # Several open a bare encoder; the one that everybody knows comes first.
     return "AutoModel" if "AutoModel" in opening or not opening else opening[0]

@@ -8,6 +8,7 @@ from typing import Any
 
 from headwise.analysis.corpus.fetching import not_fetched
 from headwise.analysis.errors import BadInput, first_line
+from headwise.prune.checkpoint.own_code import class_in
 from headwise.prune.checkpoint.revision import commit_of, lacking
 
 EMBEDDED = "embedded"
@@ -119,15 +120,22 @@ def refuse_quantised(model: str, config: Any) -> None:
         )
 
 
-def class_of(model: str, config: Any) -> Any:
+def class_of(model: str, config: Any, **options: Any) -> Any:
     """The class that a checkpoint names: its record's, else the first of its architectures, else `AutoModel`.
 
+    Args:
+        model: hub id or folder.
+        config: its configuration.
+        **options: as for `from_pretrained`: whether code may run, and where it is.
+
     Raises:
-        BadInput: if it was cut as a class that this release does not have.
+        BadInput: if it was cut as a class that this release does not have, or as one of its own code that may not run.
     """
     import transformers
 
     record = getattr(config, "headwise", None)
+    if isinstance(record, dict) and record.get("code"):
+        return class_in(model, record["code"], **options)
     named = [record.get("class")] if isinstance(record, dict) else []
     for candidate in (*named, *(getattr(config, "architectures", None) or ())):
         found = getattr(transformers, candidate, None) if isinstance(candidate, str) and candidate else None

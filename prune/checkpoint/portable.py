@@ -9,6 +9,7 @@ from typing import Any
 
 from headwise.analysis.sites import paths
 from headwise.prune.checkpoint.auto_class import auto_classes
+from headwise.prune.checkpoint.own_code import code_of
 from headwise.prune.surgery.replay import replay
 
 _HEAD = '''"""Opens this checkpoint, whose attention heads were cut, with `trust_remote_code=True`.
@@ -47,7 +48,10 @@ def portable_code(model: Any) -> str:
     plain = [line for line in imports if line.startswith("import ")]
     others = [line for line in imports if line.startswith("from ")]
     names = sorted(set(auto_classes(model).values()))
-    classes = "".join(f"{name} = _pruned(transformers.{name})\n" for name in names)
+    own = [reference.split(".") for reference in code_of(model).values()]
+    classes = "".join(f"from .{file} import {name}\n\n{name} = _pruned({name})\n" for file, name in own) or "".join(
+        f"{name} = _pruned(transformers.{name})\n" for name in names
+    )
     plain = sorted({*plain, "import os", "import shutil"})
     header = "\n".join(["from __future__ import annotations", "", *plain, *others, "", "import transformers"])
     return _HEAD + "\n" + header + "\n\n" + "\n\n".join(part[1].strip() for part in parts) + "\n" + _TAIL + classes
@@ -55,7 +59,8 @@ def portable_code(model: Any) -> str:
 
 def auto_map(model: Any) -> dict[str, str]:
     """What config.json must say for every Auto class that can open this kind of model."""
-    return {auto: f"modeling_headwise.{name}" for auto, name in auto_classes(model).items()}
+    own = {auto: reference.split(".")[1] for auto, reference in code_of(model).items()}
+    return {auto: f"modeling_headwise.{name}" for auto, name in (own or auto_classes(model)).items()}
 
 
 def _body(source: str) -> tuple[list[str], str]:

@@ -26,7 +26,7 @@ def skeleton(model: str, *, revision: str | None = None, trust_remote_code: bool
     refuse_quantised(model, config)
     record, pruned_by_4 = getattr(config, "headwise", None), getattr(config, "pruned_heads", None) or None
     try:
-        stock = class_of(model, config)
+        stock = class_of(model, config, revision=revision, trust_remote_code=trust_remote_code)
         if record is not None or pruned_by_4:
             return _cut(stock, config, record, pruned_by_4)
         with torch.device("meta"):
