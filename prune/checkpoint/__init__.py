@@ -39,7 +39,7 @@ def load(id_or_folder: str | Path, *, cls: type | None = None, **from_pretrained
 
     A cut checkpoint is opened by its stock class, whose construction replays the recorded edits; so dtype,
     device_map, sharding, tied weights and renamed keys come from `from_pretrained` itself. Code inside the
-    checkpoint is never executed for that.
+    checkpoint is never executed for that; only of a model that is code of its own its file is, by `trust_remote_code`.
 
     Args:
         id_or_folder: a hub id or a local folder.

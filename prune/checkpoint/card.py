@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from headwise.prune.checkpoint.auto_class import auto_class
+from headwise.prune.checkpoint.own_code import code_of
 
 
 def card(model: Any, record: Mapping[str, Any], facts: Mapping[str, Any]) -> str:
@@ -26,7 +27,8 @@ def card(model: Any, record: Mapping[str, Any], facts: Mapping[str, Any]) -> str
         for name, site in sites.items()
     )
     figures = "".join(f"- {line}\n" for line in facts.get("figures", ()))
-    auto = auto_class(model)
+    auto, own = auto_class(model), bool(code_of(model))
+    needs = "only the model's own code runs" if own else "no flag is needed and no code of this folder runs"
     return f"""---
 library_name: transformers
 tags: [headwise, pruned]
@@ -43,12 +45,12 @@ The weights of these heads are gone; heads are counted as in the dense model.
 
 ## Load
 
-With [headwise](https://pypi.org/project/headwise/) installed, no flag is needed and no code of this folder runs:
+With [headwise](https://pypi.org/project/headwise/) installed, {needs}:
 
 ```python
 from headwise.prune import load
 
-model = load("path/to/this/folder")
+model = load("path/to/this/folder"{", trust_remote_code=True" if own else ""})
 ```
 
 Without headwise, with the code in `modeling_headwise.py`:

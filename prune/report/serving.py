@@ -39,7 +39,8 @@ def servings(folder: Folder, heads: Sequence[Head]) -> tuple[Serving, ...]:
     form, facts = form_of(folder), _facts(folder)
     if not form:
         return ()
-    ours = Serving("headwise", "yes", "headwise.prune.load opens it like any checkpoint, without a flag.")
+    needs = "with trust_remote_code=True, since its model is code of its own" if _own_code(folder) else "without a flag"
+    ours = Serving("headwise", "yes", f"headwise.prune.load opens it like any checkpoint, {needs}.")
     if form == "native":
         stock = "A stock checkpoint: its config says how many heads there are."
         return (
@@ -73,9 +74,9 @@ def loading(folder: Folder) -> tuple[Snippet, ...]:
     where = "checkpoint"
     auto = str((folder.environment.get("model") or {}).get("auto_class", "AutoModel"))
     flag = "" if form == "native" else ", trust_remote_code=True"
-    snippets = [
-        Snippet("With headwise", f'from headwise.prune import load\n\nmodel = load("{where}")', "python"),
-    ]
+    leave = ", trust_remote_code=True" if _own_code(folder) else ""
+    code = f"from headwise.prune import load\n\nmodel = {_called('load', where, leave)}"
+    snippets = [Snippet("With headwise", code, "python")]
     if form == "native" or "modeling_headwise.py" in folder.checkpoint:
         title = "With transformers alone"
         reads = "tokenizer_config.json" in folder.checkpoint
@@ -90,6 +91,11 @@ def loading(folder: Folder) -> tuple[Snippet, ...]:
             )
             snippets.append(Snippet("With sentence-transformers", code, "python"))
     return tuple(snippets)
+
+
+def _own_code(folder: Folder) -> bool:
+    """Whether the model itself is Python code in the checkpoint, beside the code that headwise writes."""
+    return any(name.endswith(".py") and name != "modeling_headwise.py" for name in folder.checkpoint)
 
 
 def _called(name: str, where: str, flag: str) -> str:

@@ -10,6 +10,8 @@ from transformers import AutoConfig, AutoModelForSequenceClassification
 from headwise.analysis.errors import BadInput
 from headwise.prune import cut, load, save
 from headwise.prune.checkpoint.skeleton import skeleton
+from headwise.prune.report.folder import Folder
+from headwise.prune.report.serving import loading, servings
 from tests.prune.tiny_run import checkpoint
 
 DOORS = {"AutoConfig": "own.OwnConfig", "AutoModelForSequenceClassification": "own.Own"}
@@ -49,6 +51,7 @@ def test_a_cut_model_of_own_code_is_whole_behind_every_door(dense, tmp_path):
     again = load(folder, trust_remote_code=True)
     assert (type(again).__name__, torch.equal(said(again), want)) == ("Own", True)
     assert sum(p.numel() for p in skeleton(str(folder), trust_remote_code=True).parameters()) == again.num_parameters()
+    assert 'load("path/to/this/folder", trust_remote_code=True)' in (folder / "README.md").read_text()
     # Without headwise, too; and what was opened can be saved, cut and opened once more.
     alone = AutoModelForSequenceClassification.from_pretrained(folder, trust_remote_code=True)
     assert torch.equal(said(alone), want)
@@ -83,3 +86,10 @@ def test_a_class_of_transformers_that_the_written_code_opened_is_none_of_its_own
     alone = AutoModelForSequenceClassification.from_pretrained(folder, trust_remote_code=True)
     assert type(alone).__module__.endswith(".modeling_headwise")
     assert torch.equal(said(load(save(alone, tmp_path / "again"))), said(alone))
+
+
+@pytest.mark.parametrize(("files", "leave"), [({"own.py"}, True), (set(), False)])
+def test_a_report_says_what_opening_takes(files, leave):
+    folder = Folder("run", ".", (), checkpoint=frozenset({"headwise.json", "modeling_headwise.py"} | files))
+    assert ("trust_remote_code=True" in loading(folder)[0].code) is leave
+    assert ("without a flag" in servings(folder, ())[0].how) is not leave
