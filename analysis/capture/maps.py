@@ -54,6 +54,13 @@ def probabilities(
             "between stages are of another size, so that no two of its heads can be compared over an image. Its maps "
             "are not looked at; gates, cuts and scores that need no maps work."
         )
+    lost = next((part for part in parts if _shaped(part, batch, heads) and not bool(part.isfinite().any())), None)
+    if lost is not None:
+        raise BadInput(
+            f"site {site.name}: {site.module} attends with nothing but NaN: what comes into it, or its weights, are no "
+            f"numbers ({lost.dtype}). Weights that are fine in another precision overflow in this one: load them with "
+            "dtype float32 or bfloat16 (--dtype); else the checkpoint is damaged, fetch it again."
+        )
     found = ", ".join(str(tuple(part.shape)) for part in parts if isinstance(part, Tensor)) or "no tensor"
     raise BadInput(
         f"site {site.name}: no attention map in the output of {site.module} (tensors: {found}; expected "

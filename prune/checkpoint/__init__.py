@@ -18,7 +18,7 @@ from headwise.analysis.identity import weights_hash
 from headwise.analysis.sites import read_record
 from headwise.prune.checkpoint.card import card
 from headwise.prune.checkpoint.companions import copy_companions
-from headwise.prune.checkpoint.configuration import class_of, configuration, where_is
+from headwise.prune.checkpoint.configuration import class_of, configuration, refuse_quantised, where_is
 from headwise.prune.checkpoint.own_code import code_of
 from headwise.prune.checkpoint.portable import auto_map, portable_code
 from headwise.prune.checkpoint.reader import save_reader
@@ -75,13 +75,15 @@ def load(id_or_folder: str | Path, *, cls: type | None = None, **from_pretrained
     if not gguf:
         from_pretrained.setdefault("use_safetensors", True)
     if record is None and not pruned_by_4:
-        dense = _floats(_open(stock, name, from_pretrained, config=None).eval(), from_pretrained)
+        dense = _floats(_open(stock, name, from_pretrained, said=config).eval(), from_pretrained)
         dense.config._commit_hash = commit
         return dense
     if isinstance(pruned_by_4, dict) and record is None:
         config.pruned_heads = {}
     config.headwise = fresh_record(stock, config, record, pruned_by_4)
-    model, loading = _open(_replaying(stock), name, from_pretrained, config=config, output_loading_info=True)
+    model, loading = _open(
+        _replaying(stock), name, from_pretrained, said=config, config=config, output_loading_info=True
+    )
     model.__class__ = stock
     _whole(model, name, loading, same_class=cls is None or cls.__name__ == (record or {}).get("class"))
     return model.eval()
@@ -163,9 +165,8 @@ def _save_own(model: Any, work: Path, facts: Mapping[str, Any], most: int | str)
     (work / "README.md").write_text(card(model, record, facts))
 
 
-def _open(cls: Any, name: str, options: Mapping[str, Any], *, config: Any, **more: Any) -> Any:
-    if config is not None:
-        more["config"] = config
+def _open(cls: Any, name: str, options: Mapping[str, Any], *, said: Any, **more: Any) -> Any:
+    """What a class opens; `said`: the checkpoint's configuration, for the messages."""
     from safetensors import SafetensorError
 
     try:
@@ -191,7 +192,11 @@ def _open(cls: Any, name: str, options: Mapping[str, Any], *, config: Any, **mor
             f"cannot load {name!r}: its model.safetensors.index.json lacks {error}, so nobody can tell which file holds what; "
             "fetch or write it anew"
         ) from error
-    except RuntimeError as error:
+    except (RuntimeError, ImportError) as error:
+        # Without the package or the device for it nothing opens; with them it would be refused as well.
+        refuse_quantised(name, said)
+        if isinstance(error, ImportError):
+            raise BadInput(f"cannot load {name!r}: {first_line(error)}") from error
         if "mismatched" not in str(error):
             raise
         raise BadInput(

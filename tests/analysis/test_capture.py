@@ -405,3 +405,12 @@ def test_maps_that_a_training_step_left_are_looked_at_without_a_warning(recwarn)
     maps = torch.full((1, 1, 2, 2), 0.5, requires_grad=True)
     found, at = probabilities(Site("0", "attn", "attn.o", heads=1, kv_heads=1, head_dim=1), (None, maps), 1, 1)
     assert (found.requires_grad, at, list(recwarn)) == (True, 1, [])
+
+
+def test_maps_of_nothing_but_nan_are_told_from_no_maps():
+    site, maps = Site("0", "attn", "attn.o", heads=1, kv_heads=1, head_dim=1), torch.full((2, 1, 2, 2), torch.nan)
+    with pytest.raises(BadInput, match=r"nothing but NaN.*float16.*--dtype"):
+        probabilities(site, (None, maps.half()), 2, 1)
+    # One text of numbers is enough; the other's rows are left out later.
+    maps[0] = 0.5
+    assert probabilities(site, (None, maps), 2, 1)[1] == 1

@@ -1,6 +1,7 @@
 """What is no checkpoint with heads to cut: each kind is told what it is and what to do."""
 
 import json
+import re
 
 import pytest
 import transformers
@@ -8,6 +9,7 @@ import transformers
 from headwise.analysis.errors import BadInput
 from headwise.prune.checkpoint import load
 from headwise.prune.cli.app import main
+from tests.prune.tiny_run import checkpoint, table
 
 SIZES = {"hidden_size": 32, "num_hidden_layers": 1, "intermediate_size": 32, "vocab_size": 50}
 LLAMA = {"model_type": "llama", "architectures": ["LlamaForCausalLM"], "num_attention_heads": 4, **SIZES}
@@ -25,11 +27,22 @@ KINDS = {
 
 @pytest.mark.parametrize(("config", "told"), KINDS.values(), ids=KINDS.keys())
 def test_heads_says_what_it_is_and_what_to_do(config, told, tmp_path, capsys):
-    import re
-
     (tmp_path / "config.json").write_text(json.dumps(config))
     assert main(["heads", str(tmp_path)]) == 2
     assert re.search(told, capsys.readouterr().err, flags=re.S)
+
+
+@pytest.mark.parametrize("verb", ["analyze", "prune"])
+def test_quantised_weights_are_refused_also_where_what_reads_them_is_not_installed(verb, tmp_path, capsys):
+    model = checkpoint(tmp_path / "model")
+    config = json.loads((model / "config.json").read_text()) | {
+        "quantization_config": {"quant_method": "gptq", "bits": 4}
+    }
+    (model / "config.json").write_text(json.dumps(config))
+    texts = "--texts" if verb == "analyze" else "--calibration"
+    given = [texts, str(table(tmp_path / "texts.jsonl")), "--output-dir", str(tmp_path / "out")]
+    assert main([verb, str(model), *given]) == 2
+    assert re.search(r"weights are quantised \(gptq\).*dequantise first", capsys.readouterr().err)
 
 
 def test_attention_in_floats_beside_quantised_experts_is_understood(tmp_path, capsys):
