@@ -24,7 +24,8 @@ from headwise.analysis.sites import Site
 from headwise.analysis.sites.projections import output_bias, output_weight
 from headwise.prune.compensation.apply import columns_of
 from headwise.prune.importance.calibration import Calibration
-from headwise.prune.importance.gradients import by_token, collect, valid_rows
+from headwise.prune.importance.finite import require_finite
+from headwise.prune.importance.gradients import collect, real_tokens, valid_rows
 from headwise.prune.importance.outputs import Outputs
 from headwise.prune.importance.repair_cost import factored, ridged
 from headwise.prune.selection.blocks import Block
@@ -183,8 +184,12 @@ def _shapes(
 def _directions(second: np.ndarray) -> np.ndarray:
     """The directions that carry most of the gradient, each of unit second moment, [out, direction]."""
     size = len(second)
-    shaped = ridged(second, 0.1)
-    values, vectors = eigh(shaped, subset_by_index=[max(size - DIRECTIONS, 0), size - 1])
+    shaped, first = ridged(second, 0.1), max(size - DIRECTIONS, 0)
+    try:
+        values, vectors = eigh(shaped, subset_by_index=[first, size - 1])
+    except np.linalg.LinAlgError:
+        # Where many are equal, as of one or two texts, a few cannot always be found alone; all can.
+        values, vectors = (found[..., first:] for found in np.linalg.eigh(shaped))
     return np.asarray(vectors / np.sqrt(values))
 
 
@@ -221,7 +226,11 @@ class _Reactions:
         self.running: dict[str, list[tuple[Site, Tensor, Tensor]]] = {}
 
     def run(self) -> Float[Tensor, " batch"]:
-        """Do it; the outputs along the texts' directions."""
+        """Do it; the outputs along the texts' directions.
+
+        Raises:
+            BadInput: outputs, contexts or gradients that are not finite.
+        """
         model = self.calibration.model
         sites = {site.name: site for block in self.blocks for site in block.sites}
         with contextlib.ExitStack() as stack, torch.enable_grad():
@@ -231,6 +240,7 @@ class _Reactions:
                 hooked(model.get_submodule(path).register_forward_hook(self._leave(path)) for path in paths)
             )
             values = Outputs(self.calibration.seed).losses(model, self.batch)
+            require_finite(values, "what the model puts out", self.batch)
             torch.autograd.grad(values.sum(), self.leaves, allow_unused=True)
         return values.detach()
 
@@ -253,8 +263,10 @@ class _Reactions:
         output.register_hook(lambda slope: self._keep(site, context, slope, valid))
 
     def _keep(self, site: Site, context: Tensor, slope: Tensor, valid: Tensor) -> None:
-        real = by_token(slope, valid).masked_fill(~valid.unsqueeze(-1), 0.0)
-        self.seen[self.block_of[site.name]].append((by_token(context, valid), real))
+        seen, slopes = real_tokens(context, valid), real_tokens(slope, valid)
+        for numbers, what in ((seen, "contexts"), (slopes, "the output's gradient")):
+            require_finite(numbers.square().sum(1), f"site {site.name}: {what}", self.batch)
+        self.seen[self.block_of[site.name]].append((seen, slopes))
 
 
 def _write(model: Any, site: Site, shape: _Shape, features: Tensor) -> None:

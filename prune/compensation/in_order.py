@@ -22,6 +22,7 @@ from headwise.analysis.sites.projections import output_bias, output_weight
 from headwise.prune.compensation.apply import columns_of
 from headwise.prune.compensation.layerwise import Layers, Reached, layers_from, run_from_start, stack_of, stream_into
 from headwise.prune.compensation.pairs import Pairs
+from headwise.prune.importance.finite import require_finite
 from headwise.prune.importance.gradients import by_token, held_out, valid_rows
 from headwise.prune.selection.blocks import Block, blocks_of
 
@@ -55,7 +56,7 @@ def refit_in_order(
         texts (on all if too few are held out).
 
     Raises:
-        BadInput: a site whose contexts cannot be seen.
+        BadInput: a site whose contexts cannot be seen, or whose output is not finite.
     """
     gates = {name: [head for head in heads if head in sites[name].kept] for name, heads in remove.items()}
     gates = {name: heads for name, heads in gates.items() if heads}
@@ -159,6 +160,8 @@ def _measured(walk: _Walk, block: Block, layer: str | None) -> tuple[Pairs, Pair
                 missing = missing + (bias - own_bias).to(missing)
             if before is not None and entered is not None:
                 missing = missing + by_token(before, valid) - by_token(entered, valid)
+            told = torch.cat([size, missing], -1).masked_fill(~valid.unsqueeze(-1), 0.0)
+            require_finite(told.square().sum(1), f"site {call.name}: what it writes", batch)
             for pairs, rows in ((fit, ~apart), (held, apart)):
                 chosen = valid & rows.to(valid.device).unsqueeze(-1)
                 pairs.add(seen[chosen], missing[chosen], size[chosen])

@@ -166,7 +166,11 @@ def read_values(calibration: Calibration, lost: Mapping[Block, Sequence[int]]) -
     except BadInput as error:
         log.warning("values stay as they are: %s", error)
         return []
-    return [read for read in reads if all(bool(sums.isfinite().all()) for sums in read.sums.values())]
+    whole = [read for read in reads if all(bool(sums.isfinite().all()) for sums in read.sums.values())]
+    if len(whole) < len(reads):
+        broken = sorted({read.site.name for read in reads} - {read.site.name for read in whole})
+        log.warning("values stay as they are at site %s: what its heads read is not finite", ", ".join(broken))
+    return whole
 
 
 def _root(slopes: np.ndarray) -> Tensor:

@@ -179,4 +179,6 @@ def _flat(values: Mapping[str, np.ndarray], there: Mapping[str, np.ndarray]) -> 
 def _tau(one: np.ndarray, other: np.ndarray) -> float:
     from scipy.stats import kendalltau
 
+    if len(one) < 2:
+        return float("nan")  # one head has no order
     return float(kendalltau(one, np.nan_to_num(other)).statistic)

@@ -41,7 +41,7 @@ class Ablation(BaseModel):
         """Scores per head, in units of the loss per text.
 
         Raises:
-            BadInput: there is no task, or the model predicts nothing to diverge from.
+            BadInput: there is no task, the model predicts nothing to diverge from, or a loss is not finite.
         """
         sums, texts = self._sums(calibration)
         values = partial(_values, sums, texts, calibration.sites)
@@ -55,6 +55,7 @@ class Ablation(BaseModel):
         from headwise.analysis.gates.still import still
         from headwise.analysis.progress import track
         from headwise.prune.importance.apart import losses_of
+        from headwise.prune.importance.finite import require_finite
         from headwise.prune.importance.parts import parts_of
 
         blocks = blocks_of(calibration.sites)
@@ -73,8 +74,10 @@ class Ablation(BaseModel):
                     np.add.at(texts, parts_of(batch.texts).numpy(), 1)
                     losses = asked(batch)
                 with gated(calibration.model, silenced):
-                    found = losses(calibration.model).double().cpu().numpy()
-                np.add.at(sums[:, index], parts_of(batch.texts).numpy(), found)
+                    found = losses(calibration.model).double()
+                where = "".join(f" without head {head} of site {name}" for name, (head,) in silenced.items())
+                require_finite(found, f"score {self.kind}: the loss{where}", batch)
+                np.add.at(sums[:, index], parts_of(batch.texts).numpy(), found.cpu().numpy())
         return sums, texts
 
 

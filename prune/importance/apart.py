@@ -64,7 +64,8 @@ def _put_out(dense: nn.Module, batch: Batch) -> Measure:
         if scored and off.shape[-1] > 1:
             off = off - off.mean(-1, keepdim=True)
         each = off.square().mean(-1).flatten(1) if off.ndim > 2 else off.square().mean(-1, keepdim=True)
-        return (each * real).sum(1) / real.sum(1).clamp(min=1)
+        # What stands at padding may be anything, infinity included.
+        return each.masked_fill(~real, 0.0).sum(1) / real.sum(1).clamp(min=1)
 
     return measure
 
@@ -74,8 +75,9 @@ def _real(batch: Batch, output: Tensor) -> Tensor:
     for stream in ("decoder", ""):
         tokens = batch.tokens.get(stream)
         if tokens is not None and tokens.valid.shape == output.shape[:-1]:
-            return tokens.valid.to(output)
-    return output.new_ones(len(output), max(output[0, ..., 0].numel(), 1))
+            return tokens.valid.to(output.device)
+    places = max(output[0, ..., 0].numel(), 1)
+    return torch.ones(len(output), places, dtype=torch.bool, device=output.device)
 
 
 def _wide(tensor: Tensor) -> Tensor:

@@ -27,6 +27,7 @@ from headwise.analysis.progress import track
 from headwise.analysis.sites import Site
 from headwise.analysis.sites.projections import output_weight
 from headwise.prune.importance.collected import Collected, Empty
+from headwise.prune.importance.finite import require_finite
 from headwise.prune.importance.gate_sums import GateSums
 from headwise.prune.importance.grouped import Grouped
 from headwise.prune.importance.parts import parts_of
@@ -69,8 +70,8 @@ def collect(
         label: what the progress bar says.
 
     Raises:
-        BadInput: a site whose contexts cannot be seen, no texts, or a loss that is not finite, not
-            differentiable or has no gradient at all.
+        BadInput: a site whose contexts cannot be seen, no texts, contexts, gradients or a loss that are not
+            finite, or a loss that is not differentiable or has no gradient at all.
     """
     unseen = [name for name, site in sites.items() if never_called(model, site)]
     if unseen:
@@ -143,6 +144,8 @@ class _Pass:
             torch.autograd.grad(losses.sum(), self.leaves, allow_unused=True)
         self.found.losses.update(zip((text.id for text in self.batch.texts), losses.tolist(), strict=True))
         for name, gradients in self.gradients.items():
+            seen = torch.cat([gradients, self.pulls[name]], -1)
+            require_finite(seen, f"site {name}: the loss's gradient at its contexts", self.batch)
             if name not in self.found.gates:
                 columns = self.pulls[name].shape[-1]
                 self.found.gates[name] = GateSums.zeros(gradients.shape[-1], columns, gradients.device)
@@ -150,7 +153,10 @@ class _Pass:
 
     def _see(self, site: Site, context: Tensor) -> None:
         valid = self._valid(site, context)
-        self.found.add_contexts(site, by_token(context, valid), valid, self.held, self.parts)
+        seen = real_tokens(context, valid)
+        # Their squares are what is summed.
+        require_finite(seen.square().sum(1), f"site {site.name}: contexts", self.batch)
+        self.found.add_contexts(site, seen, valid, self.held, self.parts)
 
     def _enter(self, site: Site, context: Tensor) -> Tensor:
         if not context.requires_grad:
@@ -184,12 +190,12 @@ class _Pass:
         self.found.token_scores |= isinstance(logits, Tensor) and logits.ndim > 2
 
     def _gates(self, site: Site, context: Tensor, slope: Tensor, valid: Tensor) -> None:
-        real, pull = valid.unsqueeze(-1), by_token(slope, valid)
-        heads = (by_token(context, valid) * pull).reshape(*valid.shape, -1, site.head_dim).sum(-1) * real
+        pull = real_tokens(slope, valid)
+        heads = (real_tokens(context, valid) * pull).reshape(*valid.shape, -1, site.head_dim).sum(-1)
         name = site.name
         self.gradients[name] = self.gradients.get(name, 0) + heads.sum(1)
         self.per_token[name] = self.per_token.get(name, 0) + heads.abs().sum(1)
-        self.pulls[name] = self.pulls.get(name, 0) + (pull.square() * real).sum(1)
+        self.pulls[name] = self.pulls.get(name, 0) + pull.square().sum(1)
         self.tokens[name] = self.tokens.get(name, 0) + valid.sum(1)
 
     def _output_watches(self) -> Iterator[RemovableHandle]:
@@ -258,12 +264,15 @@ def _check(losses: Tensor, batch: Batch) -> None:
         )
     if not losses.requires_grad:
         raise BadInput("the task's losses do not depend on the attention heads differentiably; use another score")
-    if not bool(torch.isfinite(losses).all()):
-        worst = batch.texts[int((~torch.isfinite(losses)).nonzero()[0])]
-        raise BadInput(f"the task's loss is not finite for the text {worst.text!r:.80}; leave it out or use float32")
+    require_finite(losses, "the task's loss", batch)
 
 
 def by_token(tensor: Tensor, valid: Tensor) -> Float[Tensor, "batch query column"]:
     """By text and token, and at least float32: half precision overflows in squares and loses terms in sums."""
     wide = tensor if tensor.dtype == torch.float64 else tensor.float()
     return wide.reshape(*valid.shape, -1)
+
+
+def real_tokens(tensor: Tensor, valid: Tensor) -> Float[Tensor, "batch query column"]:
+    """The same, zero where padded: what a kernel leaves there may be anything, infinity included."""
+    return by_token(tensor, valid).masked_fill(~valid.unsqueeze(-1), 0.0)

@@ -13,6 +13,7 @@ from headwise.analysis.corpus.batching import Batch
 from headwise.analysis.errors import BadInput
 from headwise.analysis.gates.still import still
 from headwise.analysis.progress import track
+from headwise.prune.importance.finite import require_finite
 
 
 @dataclass(frozen=True)
@@ -38,11 +39,13 @@ class Outputs:
         """
         output, scored = put_out(model, batch)
         rows: list[Tensor] = []
-        for text, row in zip(batch.texts, output.double(), strict=True):
+        for text, row in zip(batch.texts, output, strict=True):
             generator = torch.Generator().manual_seed((int(text.id[:12], 16) + self.seed) % 2**63)
             index = len(rows)
             if row.ndim > 1:
                 row = _one_token(row, batch, index, generator)
+            # Wide only now: a language model's scores of all tokens are the largest tensor there is.
+            row = row.double()
             rows.append((_direction(len(row), scored and len(row) > 1, generator).to(row) * row).sum())
         return torch.stack(rows)
 
@@ -75,12 +78,17 @@ def scores_texts(model: nn.Module, batches: Iterable[Batch]) -> bool:
 
 
 def outputs_of(model: nn.Module, batches: Iterable[Batch], seed: int = 0) -> dict[str, float]:
-    """What a model puts out along each text's random direction, by the text's id."""
+    """What a model puts out along each text's random direction, by the text's id.
+
+    Raises:
+        BadInput: neither scores nor hidden states, or numbers that are not finite.
+    """
     found: dict[str, float] = {}
     with still(model), torch.no_grad():
         for batch in track(batches, label="Reading outputs"):
-            values = Outputs(seed).losses(model, batch).tolist()
-            found.update(zip((text.id for text in batch.texts), values, strict=True))
+            values = Outputs(seed).losses(model, batch)
+            require_finite(values, "what the model puts out", batch)
+            found.update(zip((text.id for text in batch.texts), values.tolist(), strict=True))
     return found
 
 

@@ -7,6 +7,7 @@ from typing import Protocol, runtime_checkable
 
 import numpy as np
 
+from headwise.analysis.errors import BadInput
 from headwise.prune.selection.blocks import Block, Room
 
 
@@ -77,7 +78,7 @@ class AdditiveCosts:
         """Costs of a block: the sum over its calls.
 
         Raises:
-            ValueError: a head that exists has no finite score.
+            BadInput: a head that exists has no finite score.
 
         >>> from headwise.analysis.sites import Site
         >>> site = Site("0", "attn", "attn.o", 2, 2, 8, kept=(0, 1))
@@ -87,5 +88,8 @@ class AdditiveCosts:
         total = np.sum([np.asarray(self._scores[site.name], dtype=np.float64) for site in block.sites], axis=0)
         broken = [head for head in block.kept if not np.isfinite(total[head])]
         if broken:
-            raise ValueError(f"site {block.name!r}: heads {broken} have no finite score")
+            raise BadInput(
+                f"site {block.name!r}: heads {', '.join(map(str, broken))} have no finite score, so nothing can be chosen by "
+                "it; see that weights and texts give finite numbers (float32), or choose another score"
+            )
         return AdditiveBlock(total)

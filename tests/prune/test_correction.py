@@ -15,6 +15,7 @@ from headwise.prune.importance.outputs import Outputs
 from headwise.prune.importance.repair_cost import ridged
 from headwise.prune.selection.blocks import blocks_of
 from headwise.prune.surgery import cut
+from tests.prune import importance_scene
 
 SIZES = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 24}
 
@@ -239,3 +240,14 @@ def test_directions_of_class_scores_average_to_all_of_them_and_none_is_idle(labe
     assert (squares > 0).all()
     ratio = squares.mean(0) / centred.square().sum(-1)
     np.testing.assert_allclose(ratio, 1, atol=1e-9 if labels <= 2 else 0.5)
+
+
+@pytest.mark.parametrize("rows", [[[3, 4, 5]], [[7]], [[3, 4], [3, 4]]], ids=["text", "token", "twice"])
+def test_as_few_texts_as_there_can_be_are_corrected_by(rows):
+    """Their gradients have one direction; to find the largest few alone of so many equal ones failed."""
+    torch.manual_seed(0)
+    model = importance_scene.bert().eval()
+    context = importance_scene.calibration(model, importance_scene.batched(rows=rows))
+    found = Reconstruct(correct="outputs").repair(context, {"0": [0, 1], "1": [0, 1, 2, 3]})
+    assert found["correction"]["expected"] <= found["correction"]["before"]
+    assert all(bool(torch.isfinite(p).all()) for p in model.parameters())

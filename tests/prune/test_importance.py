@@ -157,6 +157,12 @@ def test_stability_says_how_alike_the_ranks_of_other_texts_are():
         assert told["how"]
 
 
+def test_one_head_has_no_order_and_nobody_is_warned_of_it(recwarn):
+    alone = Resampled("one head", np.ones(PARTS), lambda _: {"0": np.ones(1)})
+    assert stability("alone", {"0": np.ones(1)}, alone, seed=0)["tau"] is None
+    assert not recwarn.list
+
+
 def test_what_is_chosen_on_halves_of_the_texts_is_chosen_by_hand():
     """Four heads, of which two go; on two halves in six another one would have gone."""
     site = Site("0", "attn", "attn.o", 5, 5, 8, kept=(0, 1, 2, 3))
