@@ -45,8 +45,7 @@ def exchanged(
         steps: the greedy removals.
         between: whether blocks may lose more or fewer heads than greedy took.
         swaps: the most that are made.
-        meter: what the budget is counted in, if not in heads: a swap between blocks has to free as much as it takes
-            back.
+        meter: what the budget is counted in, if not in heads: a swap has to free as much as it takes back.
 
     Returns:
         The removals, in the order that greedy would take them; and as plain data how it went: `judged` swaps, by what
@@ -116,17 +115,23 @@ def _swaps(
             rest = [other for other in gone[name] if other != unit]
             without, state = _cost(room, costs, rest)
             offers = _twins(room, unit, rest) if _even(room) else _room(room, rest).pieces()
+            back = _frees(room, rest, unit, meter)
+            # Also within a block: the last head of a group frees what the group alone takes, too.
             offers = [other for other in offers if other != unit and len(other) == len(unit)]
+            offers = [other for other in offers if _as_much(_frees(room, rest, other, meter), back)]
             if offers:
                 for other, price in zip(offers, state.costs(offers), strict=True):
                     yield _Swap(now[name] - without - float(price), (name, unit), (name, other))
-            back = _frees(room, rest, unit, meter)
             for elsewhere, found in outs.items():
                 if elsewhere == name or _adds(rooms, gone, meter, name, elsewhere):
                     continue
                 for other, price in found:
-                    if abs(_frees(rooms[elsewhere], gone[elsewhere], other, meter) - back) <= 1e-9 * max(back, 1.0):
+                    if _as_much(_frees(rooms[elsewhere], gone[elsewhere], other, meter), back):
                         yield _Swap(now[name] - without - price, (name, unit), (elsewhere, other))
+
+
+def _as_much(frees: float, back: float) -> bool:
+    return abs(frees - back) <= 1e-9 * max(back, 1.0)
 
 
 def _even(room: Room) -> bool:

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from headwise.analysis.errors import BadInput
 from headwise.analysis.sites import Site, heads_of
+from headwise.prune.importance.fisher import QuadraticCosts
 from headwise.prune.selection import (
     AdditiveCosts,
     Budget,
@@ -313,3 +314,29 @@ def test_no_search_breaks_a_rule_about_roles_layers_or_emptiness(scene):
             assert len(set(counts)) == 1
     if scene["scope"] == "uniform":
         assert len({len(chosen.remove.get(name, [])) for name in sites}) == 1
+
+
+@pytest.mark.parametrize("unit", ["head", "group", "even"])
+@given(seed=st.integers(0, 10_000), part=st.floats(0, 1))
+@settings(max_examples=60, deadline=None)
+def test_swaps_free_neither_more_nor_less_where_a_group_takes_parameters_of_its_own(unit, seed, part):
+    """The last head of a group frees its keys and values, too: swapped for another, it freed too little or too much."""
+    sites = model(layers=2, heads=4, kv_heads=2)
+    meter = Linear("parameters", 200.0, {"0": 3.0, "1": 3.0}, {"0": 5.0, "1": 5.0})
+    roots = {name: np.random.default_rng(seed + place).normal(size=(4, 6)) for place, name in enumerate(sites)}
+    costs = QuadraticCosts({name: root @ root.T for name, root in roots.items()})
+    how = {"unit": unit, "meter": meter}
+    least, most = {"head": (3.0, 28.0), "group": (11.0, 22.0), "even": (6.0, 12.0)}[unit]
+    share = (least + part * (most - least)) / 200
+
+    def frees(selection):
+        left = {name: [h for h in range(4) if h not in selection.remove.get(name, ())] for name in sites}
+        return sum(
+            meter.used(block, range(4)) - meter.used(block, left[name]) for name, block in blocks_of(sites).items()
+        )
+
+    start = select(sites, costs, Budget(parameters=share), **how)
+    found = select(sites, costs, Budget(parameters=share), search=Exchange(), **how)
+    assert frees(found) == pytest.approx(frees(start))
+    assert frees(found) <= share * 200 + 1e-6
+    assert found.cost <= start.cost + 1e-9
