@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import copy
-import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 import numpy as np
@@ -13,7 +12,8 @@ from headwise.analysis.errors import BadInput
 from headwise.analysis.sites import find_sites
 from headwise.prune.importance.calibration import Calibration
 from headwise.prune.importance.passes import Passes
-from headwise.prune.selection.costs import Costs
+from headwise.prune.selection.blocks import Room
+from headwise.prune.selection.costs import AdditiveCosts, Costs
 from headwise.prune.selection.greedy import greedy
 from headwise.prune.selection.keep import Keep
 from headwise.prune.selection.reach import rooms_of
@@ -47,9 +47,11 @@ def ranks_in_rounds(
     now, place, last = calibration, 1, False
     while not last:
         left = sum(len(site.kept) for site in now.sites.values())
-        last = left - every <= len(now.sites)
-        sites = {name: replace(site, refusal="") for name, site in now.sites.items()} if last else now.sites
-        rooms = rooms_of(sites, Keep(minimum_per_site=0 if last else 1))
+        rooms = rooms_of(now.sites, Keep(minimum_per_site=1))
+        last = _ends(rooms, left, every)
+        if last:
+            whole = {name: replace(site, refusal="") for name, site in now.sites.items()}
+            rooms = rooms_of(whole, Keep(minimum_per_site=0))
         steps = greedy(rooms, measure(now), left if last else every)
         gone: dict[str, list[int]] = {}
         for step in steps:
@@ -67,6 +69,12 @@ def ranks_in_rounds(
         cut(smaller.model, gone)
         now = replace(smaller, sites=find_sites(smaller.model), _passes={})
     return ranks
+
+
+def _ends(rooms: Mapping[str, Room], left: int, every: int) -> bool:
+    """Whether the next round is the last: it takes what single heads allow, or no block can lose more and go on."""
+    sites = sum(len(room.block.sites) for room in rooms.values())
+    return left - every <= sites or not any(room.pieces() for room in rooms.values())
 
 
 def foretell_rounds(passes: Passes, every: int, measure: Callable[[Passes], None]) -> None:
@@ -87,8 +95,12 @@ def foretell_rounds(passes: Passes, every: int, measure: Callable[[Passes], None
     """
     from headwise.prune.compensation.reconstruction import Reconstruct
 
-    heads = sum(len(site.kept) for site in passes.sites.values())
-    rounds = max(math.ceil((heads - len(passes.sites)) / every), 1)
+    left, rounds = sum(len(site.kept) for site in passes.sites.values()), 1
+    rooms = rooms_of(passes.sites, Keep(minimum_per_site=1))
+    # Which heads go does not matter here, only how many at a time.
+    free = AdditiveCosts({name: np.zeros(site.heads) for name, site in passes.sites.items()})
+    while not _ends(rooms, left, every) and (steps := greedy(rooms, free, every)):
+        left, rounds = left - sum(step.size for step in steps), rounds + 1
     repair = Reconstruct(correct="none", values="keep")
     if rounds > 1:
         repair.foretell(passes)

@@ -7,6 +7,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
+from transformers import LlamaConfig, LlamaForCausalLM
 
 from headwise.analysis.errors import BadInput
 from headwise.analysis.sites import Site, find_sites
@@ -16,6 +17,7 @@ from headwise.prune.importance.collected import Collected
 from headwise.prune.importance.gate_sums import GateSums
 from headwise.prune.importance.moments import Moments
 from headwise.prune.importance.parts import parts_of
+from headwise.prune.importance.passes import Passes
 from headwise.prune.importance.reconstruction import Reconstruction, RepairCosts
 from headwise.prune.importance.repair_cost import RepairCost, ridged
 from headwise.prune.importance.resampled import PARTS, halves
@@ -335,5 +337,25 @@ def test_a_round_of_all_heads_is_one_shot_and_groups_go_whole():
         assert all((found[site] == ranks[site] + 1).all() for site in ranks)
     score = Reconstruction(recollect=2).score(calibration(made("llama")))
     assert all(score[site][0] == score[site][1] != score[site][2] for site in score)
-    with pytest.raises(BadInput, match="recollect"):
+    with pytest.raises(BadInput, match="no piece has 1 heads or fewer"):
         Reconstruction(recollect=1).score(calibration(made("llama")))
+
+
+def test_rounds_end_where_every_block_is_down_to_one_group():
+    """Eight heads of two groups: two rounds take a group of each block, and what is left is more than a head a site."""
+    torch.manual_seed(0)
+    model = LlamaForCausalLM(
+        LlamaConfig(
+            hidden_size=32, num_hidden_layers=2, num_attention_heads=8, num_key_value_heads=2, head_dim=8,
+            intermediate_size=40, vocab_size=50, initializer_range=0.3,
+        )
+    ).eval()  # fmt: skip
+    score, seen = Reconstruction(recollect=4, weight="none"), []
+    context = calibration(model)
+    model.register_forward_pre_hook(lambda *_: seen.append(1))
+    found = score.score(context)
+    assert sorted({value for name in found for value in found[name]}) == [1, 5, 9, 13]
+    passes = Passes(find_sites(model), texts=12, batches=3, scored=False)
+    score.foretell(passes)
+    # The copies keep the hook of the model that they are made of.
+    assert len(seen) / 3 == passes.forward == 3
