@@ -17,7 +17,7 @@ from headwise.analysis.errors import BadInput, first_line
 from headwise.analysis.identity import weights_hash
 from headwise.analysis.sites import read_record
 from headwise.prune.checkpoint.card import card
-from headwise.prune.checkpoint.companions import copy_companions
+from headwise.prune.checkpoint.companions import SUBFOLDER, copy_companions
 from headwise.prune.checkpoint.configuration import class_of, configuration, refuse_quantised, where_is
 from headwise.prune.checkpoint.own_code import code_of
 from headwise.prune.checkpoint.portable import auto_map, portable_code
@@ -77,6 +77,7 @@ def load(id_or_folder: str | Path, *, cls: type | None = None, **from_pretrained
     if record is None and not pruned_by_4:
         dense = _floats(_open(stock, name, from_pretrained, said=config).eval(), from_pretrained)
         dense.config._commit_hash = commit
+        setattr(dense, SUBFOLDER, from_pretrained.get("subfolder") or "")
         return dense
     if isinstance(pruned_by_4, dict) and record is None:
         config.pruned_heads = {}
@@ -85,6 +86,7 @@ def load(id_or_folder: str | Path, *, cls: type | None = None, **from_pretrained
         _replaying(stock), name, from_pretrained, said=config, config=config, output_loading_info=True
     )
     model.__class__ = stock
+    setattr(model, SUBFOLDER, from_pretrained.get("subfolder") or "")
     _whole(model, name, loading, same_class=cls is None or cls.__name__ == (record or {}).get("class"))
     return model.eval()
 

@@ -13,6 +13,8 @@ from headwise.analysis.errors import first_line
 
 log = logging.getLogger("headwise")
 
+#: What `load` notes at a model that lay in a sub-folder of what it was asked for.
+SUBFOLDER = "_headwise_subfolder"
 # Small files that say how to use a model; weights, code and the dense card are not among them.
 _ENDINGS = (".json", ".txt", ".model", ".jinja", ".spm", ".bpe", ".codes", ".tokenizer", ".tiktoken", ".vocab")
 # Terms that whoever hands the weights on has to hand on with them, whatever the ending.
@@ -71,11 +73,12 @@ def _modules(source: Path) -> list[str]:
 
 def _source(model: Any) -> Path | None:
     """The folder a model came from: local, or the hub's small files in the local cache."""
+    inside = str(getattr(model, SUBFOLDER, ""))
     name = getattr(getattr(model, "config", None), "_name_or_path", "") or getattr(model, "name_or_path", "")
     if not name:
         return None
     if Path(name).is_dir():
-        return Path(name)
+        return Path(name, inside)
     from huggingface_hub import HfApi, constants
     from huggingface_hub.errors import HFValidationError, LocalEntryNotFoundError
 
@@ -84,7 +87,7 @@ def _source(model: Any) -> Path | None:
         if not constants.HF_HUB_OFFLINE:
             # Without this list what happens to be in the cache would be taken for all that there is.
             HfApi().list_repo_files(name, revision=revision)
-        return _fetched(name, revision=revision)
+        return _fetched(name, inside, revision=revision)
     except HFValidationError:
         return None  # a folder that is gone by now
     except Exception as error:
@@ -99,20 +102,21 @@ def _source(model: Any) -> Path | None:
             reason or first_line(error),
         )
     try:
-        return _fetched(name, revision=revision, local_files_only=True)
+        return _fetched(name, inside, revision=revision, local_files_only=True)
     except LocalEntryNotFoundError:
         return None
 
 
-def _fetched(name: str, **how: Any) -> Path:
+def _fetched(name: str, inside: str, **how: Any) -> Path:
     """The small files of a repository in the local cache, then all that the modules which they list consist of."""
     from huggingface_hub import snapshot_download
 
-    small = [
-        *(f"*{ending}" for ending in _ENDINGS),
-        *(f"{term}*" for term in _TERMS),
-        *(f"{part}/*" for part in _PARTS),
-    ]
-    folder = Path(snapshot_download(name, allow_patterns=small, **how))
+    def fetch(patterns: list[str]) -> Path:
+        within = [f"{inside}/{pattern}" if inside else pattern for pattern in patterns]
+        return Path(snapshot_download(name, allow_patterns=within, **how), inside)
+
+    folder = fetch(
+        [*(f"*{end}" for end in _ENDINGS), *(f"{term}*" for term in _TERMS), *(f"{part}/*" for part in _PARTS)]
+    )
     modules = [f"{module}/*" for module in _modules(folder)]
-    return Path(snapshot_download(name, allow_patterns=modules, **how)) if modules else folder
+    return fetch(modules) if modules else folder

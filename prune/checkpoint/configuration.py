@@ -54,7 +54,8 @@ def configuration(model: str, *, cls: Any = None, **options: Any) -> Any:
     passed = {key: options[key] for key in WHERE if options.get(key) is not None}
     passed.setdefault("trust_remote_code", False)
     if "gguf_file" not in passed:
-        _refuse_others(model, Path(place))
+        inside = options.get("subfolder") or ""
+        _refuse_others(str(Path(model, inside)), Path(place, inside) if Path(place).is_dir() else Path(place))
     commit = commit_of(place, **passed)
     if commit is not None:
         passed["revision"] = commit

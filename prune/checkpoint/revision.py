@@ -38,7 +38,8 @@ def commit_of(name: str, **options: Any) -> str | None:
         path = hf_hub_download(name, file, **where)
     except Exception as error:
         if isinstance(error, EntryNotFoundError) and not isinstance(error, LocalEntryNotFoundError):
-            raise BadInput(lacking(name, file, adapter=_holds_adapter(name, where))) from error
+            inside = "/".join([*filter(None, [where.get("subfolder")]), file])
+            raise BadInput(lacking(name, inside, adapter=_holds_adapter(name, where))) from error
         reason = not_fetched(error)
         if not reason and not isinstance(error, OSError | ValueError):
             raise

@@ -7,6 +7,7 @@ import pytest
 from tokenizers import Tokenizer
 from transformers import AutoTokenizer
 
+from headwise.analysis.errors import BadInput
 from headwise.prune import cut, load, save
 from headwise.prune.cli import main
 from tests.prune.test_hub import hub  # noqa: F401
@@ -79,6 +80,23 @@ def test_a_run_in_the_folder_of_its_model_is_named_after_it_and_holds_no_other(t
     assert not [name for name in files(run / "checkpoint") if "/" in name]
     assert "# tiny, " in (run / "checkpoint/README.md").read_text()
     assert lengths(run / "checkpoint") == lengths(dense)
+
+
+@pytest.mark.parametrize("where", ["folder", "hub"])
+def test_a_model_in_a_sub_folder_takes_what_stands_beside_it_there(where, hub, tmp_path):  # noqa: F811
+    checkpoint(tmp_path / "all/text")
+    (tmp_path / "all/model_index.json").write_text("{}")
+    hub.put("org/all", tmp_path / "all")
+    name = str(tmp_path / "all") if where == "folder" else "org/all"
+    for sub, told in (
+        ("none", r"all/none': no such folder|all holds no none/config.json"),
+        ("", "all holds no config.json"),
+    ):
+        with pytest.raises(BadInput, match=told):
+            load(name, subfolder=sub)
+    found = files(save(cut(load(name, subfolder="text"), {"0": [1]}), tmp_path / "out"))
+    assert {"tokenizer.json", "tokenizer_config.json"} <= found
+    assert "model_index.json" not in found
 
 
 # ------------------------------------------------------------------------------------------------ lengths of texts
