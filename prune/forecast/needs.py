@@ -147,8 +147,7 @@ class Needs:
             "one_block_of_the_decision": 10 * 8 * max((c**2 for _, c in self.shapes()), default=0)
             + min(HELD, (7 if self.grouped() else 1) * 2 * 8 * sum(c**2 for _, c in self.shapes())),
             "corrections": self._corrections(),
-            # Gradients, two moments of them, and the best weights so far.
-            "training": 4 * self.weights() if self.learns() else 0,
+            "training": self._training(),
             "proof": self._proof(),
         }  # fmt: skip
 
@@ -209,6 +208,14 @@ class Needs:
     def _corrections(self) -> int:
         columns = sum(c for _, c in self.shapes())
         return self.texts.calibration * 16 * 4 * columns if self._scored() else 0
+
+    def _training(self) -> int:
+        """Gradients, the best weights so far, and two moments of gradients; half precision learns by float32 copies."""
+        if not self.learns():
+            return 0
+        numbers = sum(p.numel() for p in self.model.parameters())
+        # Copy, its gradient and both moments, where the weights themselves are too narrow to step on.
+        return 2 * self.weights() + numbers * (16 if self.width < 4 else 2 * self.width)
 
     def _proof(self) -> int:
         sizes = [p.numel() for p in self.model.parameters()]

@@ -24,6 +24,7 @@ from headwise.prune.importance.apart import losses_of
 from headwise.prune.importance.calibration import Calibration
 from headwise.prune.importance.parts import parts_of
 from headwise.prune.importance.resampled import PARTS
+from headwise.prune.importance.wide_steps import wide_steps
 
 if TYPE_CHECKING:
     from headwise.prune.importance.gates import Gates
@@ -118,7 +119,7 @@ def learned(
     with _holding(model, how.weights == "free") as model:
         weights = [p for p in model.parameters() if p.requires_grad]
         learning += [{"params": weights, "lr": how.weights_rate}] if weights else []
-        optimizer = torch.optim.Adam(learning)
+        optimizer = wide_steps(torch.optim.Adam(learning))
         texts = itertools.islice(itertools.cycle(calibration.batches), how.steps)
         for step, batch in enumerate(track(texts, total=how.steps, label="Training gates")):
             losses = asked(batch)

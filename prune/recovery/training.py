@@ -19,6 +19,7 @@ from headwise.analysis.corpus.batching import Batch
 from headwise.analysis.errors import BadInput
 from headwise.analysis.gates.still import same_way, still
 from headwise.analysis.sites import find_sites
+from headwise.prune.importance.wide_steps import wide_steps
 from headwise.prune.recovery.adapters import low_rank
 from headwise.prune.recovery.held_out import parted
 from headwise.prune.tasks.divergence import divergence, independent
@@ -90,7 +91,8 @@ def train(
 ) -> dict[str, Any]:
     """Train a model in place; the weights of the epoch with the lowest held-out loss stay, the first ones included.
 
-    The optimizer is made for the weights as they are now, so a model is cut before. What stands for a block without
+    The optimizer is made for the weights as they are now, so a model is cut before. Weights of half precision learn by
+    float32 copies (`wide_steps`). What stands for a block without
     heads stays at zero. The model is trained as it runs, without dropout; texts held out see to it that it does not
     learn them by heart.
 
@@ -137,6 +139,8 @@ def _run(loss: Loss, model: nn.Module, used: list[Batch], keeper: _Keeper, seed:
             save_strategy="no", logging_strategy="no", report_to=[], disable_tqdm=True, remove_unused_columns=False,
             use_cpu=next(model.parameters()).device.type == "cpu", dataloader_pin_memory=False, max_grad_norm=1.0,
         )  # fmt: skip
+        # Of several GPUs it would draw a batch each, of which one is read; the model is on one, or spread by its own map.
+        arguments._n_gpu = min(arguments.n_gpu, 1)
         trainer = _ByTask(
             loss=loss, model=model, args=arguments, train_dataset=used, data_collator=_alone, callbacks=[keeper]
         )
@@ -178,6 +182,9 @@ class _ByTask(Trainer):
     def __init__(self, *, loss: Loss, **more: Any) -> None:
         super().__init__(**more)
         self._by_text = loss
+
+    def create_optimizer(self, model: Any = None) -> torch.optim.Optimizer:
+        return wide_steps(super().create_optimizer(model))
 
     def compute_loss(
         self, model: nn.Module, inputs: Any, return_outputs: bool = False, num_items_in_batch: Any = None

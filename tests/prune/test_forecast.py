@@ -254,6 +254,9 @@ def test_a_training_takes_memory_and_time(checkpoint, capsys):
     )
     assert [found["bytes"]["training"] for found in (plain, low)] == [0, 0]
     assert whole["bytes"]["training"] == 4 * whole["bytes"]["weights"]
+    half = dry(checkpoint, capsys, "recover={kind: finetune}", "model.dtype=bfloat16")
+    # Beside gradients and the best so far: copies in float32, their gradients and both moments.
+    assert half["bytes"]["training"] == (2 * 2 + 4 * 4) * half["bytes"]["weights"] // 2
     assert whole["time"]["passes"] == pytest.approx(plain["time"]["passes"] + 3 * 3 * 7 / 8 + 4 / 8 + 1, abs=0.11)
     assert low["time"]["passes"] == pytest.approx(whole["time"]["passes"] + 3 * 7 / 8 + 4 / 8, abs=0.11)
 
