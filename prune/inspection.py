@@ -57,7 +57,7 @@ class Looking:
         from headwise.analysis.corpus.minimal_pairs import read_pairs
         from headwise.analysis.similarity import MEASURES
 
-        named = {"measures": self.measures, "roles": self.roles, "door": self.door, "null": self.null}
+        named: dict[str, Any] = {"measures": self.measures, "roles": self.roles, "door": self.door, "null": self.null}
         # Before a model is loaded, which may take minutes.
         check_asked(**{name: value for name, value in named.items() if value is not None})
         cut = {"--threshold": self.threshold, "--clusters": self.clusters}

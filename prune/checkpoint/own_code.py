@@ -53,7 +53,7 @@ def class_in(model: str, code: Any, *, trust_remote_code: bool | None = None, **
         )
     place = {name: options[name] for name in _PLACE if options.get(name) is not None}
     try:
-        found = get_class_from_dynamic_module(reference, model, **place)
+        found: Any = get_class_from_dynamic_module(reference, model, **place)
     except (OSError, ImportError, AttributeError) as error:
         raise BadInput(
             f"cannot open {model!r}: its own code {reference} cannot be loaded: {first_line(error)}"
