@@ -67,6 +67,8 @@ def evaluate(
         "seed": seed,
     }
     changes = [*(settings or []), *said(given)]
+    if source and texts is None:
+        raise typer.BadParameter("columns go with --texts; in a recipe they stand beside the source")
     with speaking(quiet):
         from headwise.prune import judgement
 

@@ -36,6 +36,14 @@ def report(
     quiet: Quiet = False,
 ) -> None:
     """Rebuild the report of a run or a sweep; with several runs, compare them in one table and one plot."""
+    if output_dir is not None and (verify or len(runs) == 1):
+        raise typer.BadParameter(
+            "--output-dir is where several runs are compared; one run's report stays in its folder"
+        )
+    if not verify and (device is not None or trust_remote_code):
+        raise typer.BadParameter(
+            "--device and --trust-remote-code go with --verify; a report is made without the model"
+        )
     if verify:
         _verify(runs, device=device, trust_remote_code=trust_remote_code, as_json=as_json, quiet=quiet)
         return

@@ -43,6 +43,7 @@ def view(
     with speaking(quiet):
         from headwise.analysis.evidence import Evidence
         from headwise.analysis.view import look_at
+        from headwise.prune.begun import began_with
         from headwise.prune.folder import new_file
         from headwise.prune.opening import open_checkpoint
         from headwise.prune.view_page import view_page
@@ -52,6 +53,12 @@ def view(
         opened = open_checkpoint(
             model, revision=revision, dtype=kind, device=device, trust_remote_code=trust_remote_code
         )
+        began = began_with(run) if run is not None else {}
+        if began.get("hash") not in (None, opened.facts["hash"]) and began.get("dtype") == opened.facts["dtype"]:
+            raise BadInput(
+                f"{run}: it is of {began.get('id')} with the weights {began['hash']}, those of {model} are "
+                f"{opened.facts['hash']}; give a run of this model, or leave --run out"
+            )
         seen = look_at(opened.model, opened.tokenizer, text, head)
         if evidence is not None and (seen.site, seen.head) not in evidence.heads:
             raise BadInput(f"{run}: its evidence has no head {head}; it belongs to another model")

@@ -238,6 +238,8 @@ def test_no_run_is_written_into_another_nor_over_its_model(there, finished, caps
         ["sweep", there / "bert", "-r", "quickstart", "--budgets", "0.2", "--output-dir", finished / "more"],
         ["cut", there / "bert", plan, "--output-dir", finished / "more"],
         ["report", finished, finished, "--output-dir", finished],
+        ["export", finished, finished / "native", "--to", "native"],
+        ["rescue", there / "bert", finished / "more"],
     ):
         code, _, err = ran(capsys, *words)
         assert code == 2
@@ -246,11 +248,28 @@ def test_no_run_is_written_into_another_nor_over_its_model(there, finished, caps
         ["prune", there / "bert", "--output-dir", there / "bert", "--overwrite"],
         ["prune", finished / "checkpoint", "--output-dir", finished, "--overwrite"],
         ["cut", there / "bert", plan, "--output-dir", there / "bert", "--overwrite"],
+        ["export", there / "bert", there / "bert", "--to", "native", "--overwrite"],
+        ["export", finished, finished, "--to", "native", "--overwrite"],
+        ["rescue", there / "bert", there / "bert", "--allow-pickle", "--overwrite"],
     ):
         code, _, err = ran(capsys, *words)
         assert code == 2
         assert "holds the model that is read" in err
     assert sorted(str(path) for path in finished.rglob("*")) == before
+
+
+def test_no_option_is_taken_without_effect(there, finished, capsys):
+    for words, told in (
+        (["report", finished, "--output-dir", "a"], "--output-dir is where several runs are compared"),
+        (["report", finished, "--device", "cpu"], "--device and --trust-remote-code go with --verify"),
+        (["report", finished, "--trust-remote-code"], "--device and --trust-remote-code go with --verify"),
+        (["report", finished, "--verify", "--output-dir", "a"], "--output-dir is where several runs are compared"),
+        (["evaluate", finished, "--label-column", "label"], "columns go with --texts"),
+        (["analyze", there / "bert", "--text-column", "text"], "which has none; leave it out"),
+    ):
+        code, out, err = ran(capsys, *words)
+        assert (code, out) == (2, ""), words
+        assert told in err
 
 
 def test_a_drop_out_of_reach_keeps_what_was_measured_for_another(there, capsys, tmp_path, caplog):

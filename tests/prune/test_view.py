@@ -148,6 +148,10 @@ def test_analyze_looks_for_what_it_is_told_and_view_reads_it(folder, texts, tmp_
     assert "induction" in page.read_text(encoding="utf-8")
     assert main([str(argument) for argument in looking]) == 2
     assert "exists" in capsys.readouterr().err
+    told = json.loads((run / "environment.json").read_text())
+    (run / "environment.json").write_text(json.dumps(told | {"model": told["model"] | {"hash": "0123"}}))
+    assert main([str(argument) for argument in looking] + ["--overwrite"]) == 2
+    assert "with the weights 0123, those of" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
