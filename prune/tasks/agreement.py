@@ -17,6 +17,7 @@ from headwise.analysis.corpus.texts import Corpus
 from headwise.analysis.errors import BadInput
 from headwise.analysis.progress import track
 from headwise.prune.tasks.embeddings import Pooling, contrast, embed, embed_all, own_pooling
+from headwise.prune.tasks.in_numbers import in_numbers
 from headwise.prune.tasks.outcome import Outcome, judging
 from headwise.prune.tasks.text_classification import pad_id, pad_known
 
@@ -198,7 +199,7 @@ def _has_head(model: nn.Module, batch: Batch) -> bool:
 def _logits(model: nn.Module, batch: Batch) -> Tensor:
     with pad_known(model, pad_id(batch)):
         logits: Tensor = model(**batch.inputs).logits
-    return logits.float()
+    return in_numbers(logits.float(), batch)
 
 
 def _most_likely(logits: Tensor, batch: Batch) -> list[Int[Tensor, " token"]]:

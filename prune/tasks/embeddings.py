@@ -18,6 +18,7 @@ from headwise.analysis.corpus.batching import Batch, Batches
 from headwise.analysis.corpus.fetching import not_fetched
 from headwise.analysis.errors import BadInput, first_line
 from headwise.analysis.progress import track
+from headwise.prune.tasks.in_numbers import in_numbers
 from headwise.prune.tasks.outcome import judging
 
 log = logging.getLogger("headwise")
@@ -166,10 +167,10 @@ def embed(model: nn.Module, batch: Batch, pooling: Pooling) -> Float[Tensor, "ba
     found = encoder(**inputs)
     hidden = getattr(found, "last_hidden_state", None)
     if hidden is None:
-        return _of_towers(found, type(model).__name__)
+        return in_numbers(_of_towers(found, type(model).__name__), batch)
     # Patches and frames are all there: images and clips are not padded.
     valid = batch.tokens[""].valid if "" in batch.tokens else hidden.new_ones(hidden.shape[:2], dtype=torch.bool)
-    return pooling(hidden, valid)
+    return in_numbers(pooling(hidden, valid), batch)
 
 
 def _of_towers(found: Any, name: str) -> Float[Tensor, "batch joined"]:

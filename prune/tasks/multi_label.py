@@ -17,6 +17,7 @@ from headwise.analysis.corpus.batching import Batch, batches
 from headwise.analysis.corpus.texts import Corpus, Text
 from headwise.analysis.errors import BadInput
 from headwise.analysis.progress import track
+from headwise.prune.tasks.in_numbers import in_numbers
 from headwise.prune.tasks.labels import label_numbers
 from headwise.prune.tasks.outcome import Outcome, judging
 from headwise.prune.tasks.text_classification import is_classifier, pad_id, pad_known
@@ -122,7 +123,7 @@ class FittedMultiLabel:
     def _logits(self, model: nn.Module, batch: Batch) -> Float[Tensor, "batch label"]:
         with pad_known(model, pad_id(batch)):
             logits: Tensor = model(**batch.inputs).logits
-        return logits.float()
+        return in_numbers(logits.float(), batch)
 
 
 def f1(rows: np.ndarray, average: str) -> float:

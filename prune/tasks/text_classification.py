@@ -18,6 +18,7 @@ from headwise.analysis.corpus.texts import Corpus, Label
 from headwise.analysis.errors import BadInput
 from headwise.analysis.progress import track
 from headwise.analysis.sites.class_names import named_for
+from headwise.prune.tasks.in_numbers import in_numbers
 from headwise.prune.tasks.labels import label_numbers
 from headwise.prune.tasks.metrics import METRICS, MetricName, value_of
 from headwise.prune.tasks.outcome import Outcome, judging
@@ -181,7 +182,7 @@ class FittedClassification:
     def _logits(self, model: nn.Module, batch: Batch) -> Float[Tensor, "batch label"]:
         with pad_known(model, pad_id(batch)):
             logits: Tensor = model(**batch.inputs).logits
-        return logits.float()
+        return in_numbers(logits.float(), batch)
 
 
 def pad_id(batch: Batch) -> int | None:

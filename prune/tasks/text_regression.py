@@ -15,6 +15,7 @@ from headwise.analysis.corpus.batching import Batch, batches
 from headwise.analysis.corpus.texts import Corpus
 from headwise.analysis.errors import BadInput
 from headwise.analysis.progress import track
+from headwise.prune.tasks.in_numbers import in_numbers
 from headwise.prune.tasks.outcome import Outcome, judging
 from headwise.prune.tasks.ranked import Correlation, numbers_of, ranked_outcome
 from headwise.prune.tasks.text_classification import is_classifier, pad_id, pad_known
@@ -89,4 +90,4 @@ class FittedRegression:
     def _said(self, model: nn.Module, batch: Batch) -> Float[Tensor, " batch"]:
         with pad_known(model, pad_id(batch)):
             logits: Tensor = model(**batch.inputs).logits
-        return logits.float().squeeze(-1)
+        return in_numbers(logits.float().squeeze(-1), batch)

@@ -16,6 +16,7 @@ from headwise.analysis.corpus.texts import Corpus, Text
 from headwise.analysis.errors import BadInput
 from headwise.analysis.progress import track
 from headwise.analysis.sites.class_names import named_for
+from headwise.prune.tasks.in_numbers import in_numbers
 from headwise.prune.tasks.labels import label_numbers
 from headwise.prune.tasks.outcome import Outcome, judging
 
@@ -122,7 +123,7 @@ class FittedTagger:
 
     def losses(self, model: nn.Module, batch: Batch) -> Float[Tensor, " batch"]:
         """Mean cross entropy of each text's words."""
-        logits: Tensor = model(**batch.inputs).logits.float()
+        logits = in_numbers(model(**batch.inputs).logits.float(), batch)
         targets = torch.full(logits.shape[:2], -100, dtype=torch.long)
         for row, tags, places in zip(targets, self.numbers(batch.texts), _first_tokens(batch), strict=True):
             for word, token in places.items():
@@ -139,7 +140,7 @@ class FittedTagger:
         lost = sum(len(row) for row in right)
         with judging(model):
             for batch in track(found, len(found), "tagging words"):
-                likely = model(**batch.inputs).logits.argmax(-1).cpu()
+                likely = in_numbers(model(**batch.inputs).logits, batch).argmax(-1).cpu()
                 for i, row, places in zip(batch.index, likely, _first_tokens(batch), strict=True):
                     lost -= len(places)
                     for word, token in places.items():
