@@ -140,7 +140,10 @@ def _groups(folder: Folder) -> str:
     made = f"{made} {_stood_for(_said(folder, 'representative'))}".rstrip()
     mean, low, high = (finite(_said(folder, part)) for part in ("mean", "low", "high"))
     if mean is None or low is None or high is None:
-        return made
+        # Two parts of the texts are the fewest that can be drawn from.
+        blocks = finite(_said(folder, "blocks"))
+        few = "The texts are too few to tell whether others would make the same groups."
+        return f"{made} {few}" if blocks is not None and blocks < 2 else made
     return (
         f"{made} Groups of resampled texts agree with them by {mean:.2f} (adjusted Rand index: 1 the same groups, 0 "
         f"chance; 95 % of resamples from {low:.2f} to {high:.2f})."

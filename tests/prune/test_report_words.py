@@ -229,6 +229,18 @@ def test_like_maps_are_not_called_interchangeable_and_the_column_of_contexts_is_
     assert all("hand on the same" not in page for page in pages(run))
 
 
+def test_groups_that_rest_on_a_text_alone_say_so(tmp_path):
+    run = fixture.write_run(tmp_path / "run")
+    path = run / "evidence" / "evidence.json"
+    found = json.loads(path.read_text())
+    unknown = dict.fromkeys(("mean", "low", "high"))
+    for blocks, told in ((1, True), (2, False)):
+        found["facts"]["clusters"] |= {**unknown, "blocks": blocks}
+        path.write_text(json.dumps(found))
+        for page in pages(run):
+            assert ("The texts are too few to tell whether others would make the same groups." in page) is told
+
+
 def test_long_names_of_heads_have_room_beside_the_matrix_and_grey_is_explained(tmp_path):
     run = fixture.write_run(tmp_path / "run", {"encoder.self": (1, 3), "decoder.cross": (1, 3)})
     path = run / "evidence" / "arrays.safetensors"
