@@ -98,7 +98,10 @@ def test_a_model_and_texts_that_changed_since_are_told(made, tmp_path, monkeypat
     assert judgement.evaluate(pair_of("run", against="owner/model"))["against"]["id"] == "owner/model"
     recipe = tmp_path / "run" / "recipe.yaml"
     recipe.write_text(recipe.read_text().replace(str(made / "texts.jsonl"), str(table(tmp_path / "texts.jsonl", 60))))
-    assert main(["report", "--verify", "run"]) == 1
-    error = capsys.readouterr().err
+    before = {path: path.read_bytes() for path in (tmp_path / "run").rglob("*") if path.is_file()}
+    code, error = main(["report", "--verify", "run"]), capsys.readouterr().err
+    # Whatever else ends it (a signal, a full disk) says so itself.
+    assert code == 1, error
+    assert {path: path.read_bytes() for path in (tmp_path / "run").rglob("*") if path.is_file()} == before
     assert "changed since: model: " in error
     assert "calibration texts: " in error
