@@ -52,6 +52,9 @@ def prove(dense: nn.Module, cut: nn.Module, remove: Heads, batches: Iterable[Inp
         `worst`, `bfloat16` (the worst in that precision, and its limit), `end_to_end` (`difference` of the
         outputs, and `floor`, what the gated dense model differs by between two kernels, if it has two),
         and `passed`.
+
+    Raises:
+        BadInput: a site of the dense model gives no numbers.
     """
     listed = list(batches)
     try:
@@ -122,9 +125,23 @@ def _worst(
         with within(cut):
             given = _fed_pass(cut, inputs, seen)
         for name, output in given.items():
+            _require_numbers(name, outputs[name])
             worst[name] = max(worst.get(name, 0.0), _difference(outputs[name], output))
     # A stack that these inputs do not reach proves nothing: if it lost heads, the proof fails.
     return worst | {name: float("inf") for name in remove if name not in worst}
+
+
+def _require_numbers(name: str, want: Tensor) -> None:
+    """Return if a site gives any number: of two outputs without one it could only be said that they are alike.
+
+    Raises:
+        BadInput: with what to do.
+    """
+    if want.numel() and not bool(want.isfinite().any()):
+        raise BadInput(
+            f"site {name}: the model as it is gives nothing but NaN or infinity there, so that no cut of it can be proven; "
+            "its weights are damaged: fetch them again, or save them anew from a training step that was sound"
+        )
 
 
 def _difference(want: Tensor, got: Tensor) -> float:

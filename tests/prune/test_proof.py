@@ -5,7 +5,7 @@ import copy
 import pytest
 import torch
 
-from headwise.analysis.errors import ProofFailed
+from headwise.analysis.errors import BadInput, ProofFailed
 from headwise.prune.proof import prove, require
 from headwise.prune.surgery import cut
 from tests.families import FAMILIES
@@ -65,6 +65,15 @@ def test_broken_numbers_are_not_proven():
     with torch.no_grad():
         smaller.bert.encoder.layer[0].attention.output.dense.weight[0, 0] = torch.nan
     assert not proven("bert", dense, smaller, {"0": [1]})["passed"]
+
+
+def test_nothing_is_proven_where_the_model_itself_gives_no_numbers():
+    dense = build(FAMILIES["bert"])
+    with torch.no_grad():
+        dense.bert.encoder.layer[0].attention.output.dense.bias.fill_(torch.nan)
+    smaller = cut(copy.deepcopy(dense), {"1": [1]})
+    with pytest.raises(BadInput, match=r"site 0: .*nothing but NaN or infinity"):
+        proven("bert", dense, smaller, {"1": [1]})
 
 
 def test_a_site_that_no_input_reaches_is_not_proven():
