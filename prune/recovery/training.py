@@ -54,8 +54,8 @@ class Towards:
         states = list(zip(_states(wanted), _states(given), strict=True))
         for (stream, want), (_, got) in states if self.hidden else ():
             rows = _real(batch, stream, want)
-            apart = ((got.float() - want.float()).square().sum(-1) * rows).sum(-1)
-            size = (want.float().square().sum(-1) * rows).sum(-1).clamp(min=1e-12)
+            apart = (got.float() - want.float()).square().sum(-1).masked_fill(~rows, 0.0).sum(-1)
+            size = want.float().square().sum(-1).masked_fill(~rows, 0.0).sum(-1).clamp(min=1e-12)
             loss = loss + self.hidden * apart / size / len(states)
         return loss
 

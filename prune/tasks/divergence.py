@@ -43,4 +43,5 @@ def divergence(wanted: Tensor, given: Tensor, batch: Batch, *, independent: bool
     streams = (batch.tokens.get(name) for name in ("decoder", ""))
     masks = [tokens.valid for tokens in streams if tokens is not None and tokens.valid.shape == each.shape]
     rows = masks[0].to(each.device) if masks else ones_like(each, dtype=boolean)
-    return (each * rows).sum(-1) / rows.sum(-1).clamp(min=1)
+    # What stands at padding may be anything, infinity included.
+    return each.masked_fill(~rows, 0.0).sum(-1) / rows.sum(-1).clamp(min=1)

@@ -8,6 +8,7 @@ from headwise.analysis.errors import BadInput
 from headwise.analysis.sites import find_sites
 from headwise.prune.compensation import COMPENSATIONS
 from headwise.prune.importance import SCORES, Calibration
+from headwise.prune.recovery.training import Towards
 from headwise.prune.selection import AdditiveCosts, blocks_of
 from tests.prune.importance_scene import Labels, batched, calibration, flat, made
 
@@ -103,7 +104,8 @@ def test_what_stands_at_padding_does_not_count_whatever_it_is(score):
     np.testing.assert_array_equal(*found)
 
 
-def test_outputs_at_padding_do_not_count_whatever_they_are():
+@pytest.mark.parametrize("loss", ["outputs", "predictions"])
+def test_outputs_at_padding_do_not_count_whatever_they_are(loss):
     found = []
     for junk in (0.0, torch.inf):
         model = made("gpt2")
@@ -113,6 +115,22 @@ def test_outputs_at_padding_do_not_count_whatever_they_are():
             return output
 
         model.register_forward_hook(spoil, with_kwargs=True)
-        found.append(flat(SCORES["ablation"](loss="outputs").score(calibration(model, batched(12)))))
+        found.append(flat(SCORES["ablation"](loss=loss).score(calibration(model, batched(12)))))
     assert np.isfinite(found[1]).all()
     np.testing.assert_array_equal(*found)
+
+
+def test_hidden_states_at_padding_do_not_count_in_a_distillation():
+    model, batch = made("bert", torch.float32), batched(12)[0]
+    other = made("bert", torch.float32)
+    other.get_parameter(VALUES["bert"]).data.mul_(0.5)
+    apart = Towards(model, 1.0)(other, batch)
+    real = batch.tokens[""].valid.unsqueeze(-1)
+
+    def spoil(_module, _args, output):
+        states = output.hidden_states
+        output.hidden_states = (*states[:-1], states[-1].masked_fill(~real, torch.nan))
+        return output
+
+    other.register_forward_hook(spoil)
+    assert torch.equal(Towards(model, 1.0)(other, batch), apart)
