@@ -175,15 +175,16 @@ def publish(work: Path, target: Path) -> None:
     if not target.exists():
         work.rename(target)
         return
-    # A name that nobody has: `<target>.old` may be a copy that somebody keeps.
-    old = Path(tempfile.mkdtemp(prefix=f"{target.name}.", suffix=".old", dir=target.parent))
+    # In a folder that nobody has: `<target>.old` may be a copy that somebody keeps. A link goes there as it is.
+    aside = Path(tempfile.mkdtemp(prefix=f"{target.name}.", suffix=".old", dir=target.parent))
     with uninterrupted():
-        target.rename(old)
+        target.rename(aside / target.name)
         work.rename(target)
-    shutil.rmtree(old, ignore_errors=True)
-    if old.exists():
+    shutil.rmtree(aside, ignore_errors=True)
+    if aside.exists():
         log.warning(
-            "%s, which was replaced, cannot be deleted: part of it belongs to somebody else or is read-only", old
+            "%s, which was replaced, cannot be deleted: part of it belongs to somebody else or is read-only",
+            aside / target.name,
         )
 
 

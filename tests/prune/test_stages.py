@@ -209,6 +209,16 @@ def test_only_what_is_replaced_goes_not_a_copy_that_somebody_keeps(tmp_path):
     assert sorted(path.name for path in tmp_path.rglob("*")) == ["of run.old", "of run.partial", "run", "run.old"]
 
 
+def test_a_link_is_replaced_and_what_it_points_to_stays(tmp_path):
+    for name in ("there", "new"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / f"of {name}").write_text("")
+    (tmp_path / "run").symlink_to(tmp_path / "there")
+    publish(tmp_path / "new", tmp_path / "run")
+    assert not (tmp_path / "run").is_symlink()
+    assert sorted(path.name for path in tmp_path.rglob("*")) == ["of new", "of there", "run", "there"]
+
+
 @pytest.mark.parametrize(
     ("number", "words"),
     [
@@ -265,7 +275,7 @@ def test_what_was_replaced_and_cannot_be_deleted_is_told(tmp_path, monkeypatch, 
     monkeypatch.setattr(shutil, "rmtree", leaves)
     publish(tmp_path / "new", target)
     assert [path.name for path in target.iterdir()] == ["new"]
-    assert re.search(r"run\.\w+\.old, which was replaced, cannot be deleted", caplog.text)
+    assert re.search(r"run\.\w+\.old/run, which was replaced, cannot be deleted", caplog.text)
     # What is left over does not stand in the way of the next.
     publish(tmp_path / "newer", target)
     assert [path.name for path in target.iterdir()] == ["newer"]
