@@ -151,10 +151,10 @@ class FittedAgreement:
         self, model: nn.Module, batch: Batch, said: dict[int, np.ndarray], chances: dict[int, np.ndarray]
     ) -> None:
         if not self.headed:
-            vectors = embed(model, batch, self.pooling).float().cpu().numpy()
+            vectors = in_numbers(embed(model, batch, self.pooling), batch).float().cpu().numpy()
             said.update(zip(batch.index, vectors, strict=True))
             return
-        logits = _logits(model, batch)
+        logits = in_numbers(_logits(model, batch), batch)
         if logits.ndim == 2:
             chances.update(zip(batch.index, logits.softmax(-1).cpu().numpy(), strict=True))
         said.update(zip(batch.index, (ids.numpy() for ids in _most_likely(logits, batch)), strict=True))
@@ -199,7 +199,7 @@ def _has_head(model: nn.Module, batch: Batch) -> bool:
 def _logits(model: nn.Module, batch: Batch) -> Tensor:
     with pad_known(model, pad_id(batch)):
         logits: Tensor = model(**batch.inputs).logits
-    return in_numbers(logits.float(), batch)
+    return logits.float()
 
 
 def _most_likely(logits: Tensor, batch: Batch) -> list[Int[Tensor, " token"]]:
@@ -218,5 +218,5 @@ def _most_likely(logits: Tensor, batch: Batch) -> list[Int[Tensor, " token"]]:
 
 
 def _spoken(batch: Batch, model: nn.Module) -> dict[str, Tensor]:
-    likely = _most_likely(_logits(model, batch), batch)
+    likely = _most_likely(in_numbers(_logits(model, batch), batch), batch)
     return {text.id: ids.clone() for text, ids in zip(batch.texts, likely, strict=True)}

@@ -167,10 +167,10 @@ def embed(model: nn.Module, batch: Batch, pooling: Pooling) -> Float[Tensor, "ba
     found = encoder(**inputs)
     hidden = getattr(found, "last_hidden_state", None)
     if hidden is None:
-        return in_numbers(_of_towers(found, type(model).__name__), batch)
+        return _of_towers(found, type(model).__name__)
     # Patches and frames are all there: images and clips are not padded.
     valid = batch.tokens[""].valid if "" in batch.tokens else hidden.new_ones(hidden.shape[:2], dtype=torch.bool)
-    return in_numbers(pooling(hidden, valid), batch)
+    return pooling(hidden, valid)
 
 
 def _of_towers(found: Any, name: str) -> Float[Tensor, "batch joined"]:
@@ -190,7 +190,7 @@ def embed_all(model: nn.Module, batches: Batches, pooling: Pooling) -> np.ndarra
     found: np.ndarray | None = None
     with judging(model):
         for batch in track(batches, len(batches), "embedding texts"):
-            vectors = embed(model, batch, pooling).float().cpu().numpy()
+            vectors = in_numbers(embed(model, batch, pooling), batch).float().cpu().numpy()
             if found is None:
                 found = np.full((len(batches.corpus), vectors.shape[1]), np.nan, dtype=np.float32)
             found[list(batch.index)] = vectors

@@ -11,6 +11,8 @@ from headwise.analysis.errors import BadInput
 def in_numbers(said: Tensor, batch: Batch) -> Tensor:
     """The same, if there are numbers for every text; of tokens some are enough, as padding may hold anything.
 
+    Of what is judged; a loss that is none tells a search, or a score, by itself.
+
     Args:
         said: [batch], [batch, output] or [batch, token, output].
         batch: its texts.

@@ -100,7 +100,8 @@ class FittedMultiLabel:
         chances = np.full(right.shape, np.nan, dtype=np.float64)
         with judging(model):
             for batch in track(found, len(found), "classifying texts"):
-                chances[list(batch.index)] = self._logits(model, batch).sigmoid().double().cpu().numpy()
+                logits = in_numbers(self._logits(model, batch), batch)
+                chances[list(batch.index)] = logits.sigmoid().double().cpu().numpy()
         seen = np.asarray(~np.isnan(chances).any(axis=1))
         right, said = right[seen], (chances[seen] > _THRESHOLD).astype(np.int64)
         names = [str(self.config.id2label[i]) for i in range(self.config.num_labels)]
@@ -123,7 +124,7 @@ class FittedMultiLabel:
     def _logits(self, model: nn.Module, batch: Batch) -> Float[Tensor, "batch label"]:
         with pad_known(model, pad_id(batch)):
             logits: Tensor = model(**batch.inputs).logits
-        return in_numbers(logits.float(), batch)
+        return logits.float()
 
 
 def f1(rows: np.ndarray, average: str) -> float:

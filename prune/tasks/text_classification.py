@@ -158,7 +158,7 @@ class FittedClassification:
         logits = np.full((len(corpus), self.config.num_labels), np.nan, dtype=np.float32)
         with judging(model):
             for batch in track(found, len(found), "classifying"):
-                logits[list(batch.index)] = self._logits(model, batch).cpu().numpy()
+                logits[list(batch.index)] = in_numbers(self._logits(model, batch), batch).cpu().numpy()
         seen = np.asarray(~np.isnan(logits).all(axis=1))
         texts = [text for text, ok in zip(corpus.texts, seen, strict=True) if ok]
         right = np.array([numbers[text.label] for text in texts if text.label is not None])
@@ -182,7 +182,7 @@ class FittedClassification:
     def _logits(self, model: nn.Module, batch: Batch) -> Float[Tensor, "batch label"]:
         with pad_known(model, pad_id(batch)):
             logits: Tensor = model(**batch.inputs).logits
-        return in_numbers(logits.float(), batch)
+        return logits.float()
 
 
 def pad_id(batch: Batch) -> int | None:

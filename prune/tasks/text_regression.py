@@ -81,7 +81,7 @@ class FittedRegression:
         said = np.full(len(corpus), np.nan)
         with judging(model):
             for batch in track(found, len(found), "rating texts"):
-                said[list(batch.index)] = self._said(model, batch).double().cpu().numpy()
+                said[list(batch.index)] = in_numbers(self._said(model, batch), batch).double().cpu().numpy()
         seen = ~np.isnan(said)
         texts = [text for text, ok in zip(corpus.texts, seen, strict=True) if ok]
         skipped = {"no token": int((~seen).sum())} if not seen.all() else {}
@@ -90,4 +90,4 @@ class FittedRegression:
     def _said(self, model: nn.Module, batch: Batch) -> Float[Tensor, " batch"]:
         with pad_known(model, pad_id(batch)):
             logits: Tensor = model(**batch.inputs).logits
-        return in_numbers(logits.float().squeeze(-1), batch)
+        return logits.float().squeeze(-1)

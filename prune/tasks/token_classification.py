@@ -123,7 +123,7 @@ class FittedTagger:
 
     def losses(self, model: nn.Module, batch: Batch) -> Float[Tensor, " batch"]:
         """Mean cross entropy of each text's words."""
-        logits = in_numbers(model(**batch.inputs).logits.float(), batch)
+        logits: Tensor = model(**batch.inputs).logits.float()
         targets = torch.full(logits.shape[:2], -100, dtype=torch.long)
         for row, tags, places in zip(targets, self.numbers(batch.texts), _first_tokens(batch), strict=True):
             for word, token in places.items():
