@@ -1,4 +1,4 @@
-"""Applying: a plan on a checkpoint – repair if asked for, cut, proof, save."""
+"""Applying: a plan on a checkpoint – repair if asked for, cut, proof, training if asked for, save."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from headwise.analysis.corpus.texts import Corpus
 from headwise.analysis.errors import BadInput
 from headwise.analysis.gates.synthetic import synthetic_inputs
 from headwise.analysis.sites import Site, find_sites
-from headwise.prune.carving import proving
+from headwise.prune.carving import carve, proving
 from headwise.prune.checkpoint import save
 from headwise.prune.growth import tell_growth
 from headwise.prune.importance.calibration import Calibration
@@ -56,7 +56,7 @@ def apply_plan(
         plan: the heads that go.
         target: folder of the new checkpoint.
         where: what the plan is called in messages, such as its file.
-        recipe: says how what is left is repaired, and on which texts; nothing is repaired without it.
+        recipe: says how what is left is repaired and trained, and on which texts; neither is done without it.
         revision: of a hub checkpoint.
         dtype: what weights load as.
         device: where the model runs.
@@ -75,41 +75,43 @@ def apply_plan(
     if plan.model and not _line_of(plan.model) & _line_of(model):
         log.warning("the plan was made for %s; a head of %s with the same number is another head", plan.model, model)
     texts = embedded_corpus() if recipe is None else gather(recipe.data, recipe.seed).calibration
-    repair = _repaired(opened, sites, texts, plan, recipe)
-    if recipe is None and not hasattr(opened.tokenizer, "all_special_ids"):
-        # No images or clips come with the plan: any of the right shape show whether gate and cut agree.
-        inputs: list[Mapping[str, Any]] = [synthetic_inputs(dense)]
+    if recipe is not None:
+        smaller, proof, brought = _carried_out(opened, sites, texts, plan, recipe)
     else:
-        inputs = proving(dense, sites, texts, opened.tokenizer, _PROOF_LENGTH)
-    smaller = cut(twin(dense, sites.values()), plan, inputs=inputs[0])
-    proof = prove(dense, smaller, plan.remove, inputs)
-    require(proof)
-    facts = {"plan": plan.model_dump(mode="json", by_alias=True), "base": opened.name, "compensation": repair}
+        # No images or clips come with the plan: any of the right shape show whether gate and cut agree.
+        reads_texts = hasattr(opened.tokenizer, "all_special_ids")
+        inputs: list[Mapping[str, Any]] = (
+            proving(dense, sites, texts, opened.tokenizer, _PROOF_LENGTH) if reads_texts else [synthetic_inputs(dense)]
+        )
+        smaller = cut(twin(dense, sites.values()), plan, inputs=inputs[0])
+        proof = prove(dense, smaller, plan.remove, inputs)
+        require(proof)
+        brought = {"compensation": {"kind": "none", "sites": {}}}
+    facts = {"plan": plan.model_dump(mode="json", by_alias=True), "base": opened.name, **brought}
     save(smaller, target, processor=opened.tokenizer, facts=facts, overwrite=overwrite)
     return {
         "checkpoint": str(target),
         "heads_removed": going,
         "parameters": {"dense": parameters(dense), "cut": parameters(smaller)},
         "proof": proof,
-        "compensation": repair,
+        **brought,
     }
 
 
-def _repaired(
-    opened: Opened, sites: Mapping[str, Site], texts: Corpus, plan: Plan, recipe: Recipe | None
-) -> dict[str, Any]:
-    """Repair the dense model before the cut, as a recipe says; what that brought."""
-    if recipe is None:
-        return {"kind": "none", "sites": {}}
+def _carried_out(
+    opened: Opened, sites: Mapping[str, Site], texts: Corpus, plan: Plan, recipe: Recipe
+) -> tuple[nn.Module, dict[str, Any], dict[str, Any]]:
+    """The cut model, repaired and trained as a recipe says; its proof, and what repair and training brought."""
     dense, tokenizer = opened.model, opened.tokenizer
     how: dict[str, Any] = {"batch_size": recipe.data.batch_size, "max_length": recipe.data.max_length}
     task = recipe.task or choose_task(dense, tokenizer, texts)
     fitted = task.fit(dense, tokenizer, texts, seed=recipe.seed, **how)
     found = batches(texts, tokenizer, model=dense, **how)
-    told: dict[str, Any] = recipe.compensate.repair(
-        Calibration(dense, sites, found, task=fitted, seed=recipe.seed), plan.remove
-    )
-    return told
+    carved = carve(recipe, Calibration(dense, sites, found, task=fitted, seed=recipe.seed), plan, texts, tokenizer, how)
+    brought: dict[str, Any] = {"compensation": carved.repair}
+    if recipe.recover.kind != "none":
+        brought["recovery"] = recipe.recover.train(dense, carved.model, fitted, found, seed=recipe.seed)
+    return carved.model, carved.proof, brought
 
 
 def _going(model: nn.Module, sites: Mapping[str, Site], plan: Plan, where: str) -> int:

@@ -13,7 +13,7 @@ from headwise.prune.cli.terminal import put, put_json, speaking
 PlanFile = Annotated[Path, typer.Argument(metavar="PLAN", help="A plan.json, as `headwise plan` writes it, or edited.")]
 RepairBy = Annotated[
     str | None,
-    typer.Option("--recipe", "-r", help="Repair what is left as this recipe says, on its calibration texts."),
+    typer.Option("--recipe", "-r", help="Repair and train what is left as this recipe says, on its calibration texts."),
 ]
 
 

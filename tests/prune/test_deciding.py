@@ -1,5 +1,6 @@
 """Plans as files, plans applied, and removals that stay below a drop."""
 
+import itertools
 import json
 import shutil
 
@@ -56,11 +57,21 @@ def test_a_plan_is_written_edited_and_applied(checkpoint, recipe_file, tmp_path,
     edited = json.loads(written.read_text())
     edited["remove"] = {"0": [2], "1": [0, 3]}
     written.write_text(json.dumps(edited))
-    plain, repaired = tmp_path / "plain", tmp_path / "repaired"
+    plain, repaired, trained = (tmp_path / name for name in ("plain", "repaired", "trained"))
     assert main(["cut", str(checkpoint), str(written), "--output-dir", str(plain), "--quiet"]) == 0
     assert (
         main(["cut", str(checkpoint), str(written), "-r", str(recipe_file), "--output-dir", str(repaired), "-q"]) == 0
     )
+    training = tmp_path / "training.yaml"
+    training.write_text(recipe_file.read_text() + "recover: {kind: distil, epochs: 3, rate: 1.0e-3}\n")
+    capsys.readouterr()
+    assert (
+        main(["cut", str(checkpoint), str(written), "-r", str(training), "--output-dir", str(trained), "--json"]) == 0
+    )
+    learnt = json.loads(capsys.readouterr().out)["recovery"]
+    assert learnt["loss"]["after"] < learnt["loss"]["before"]
+    assert json.loads((trained / "headwise.json").read_text())["recovery"] == learnt
+    assert "recovery" not in json.loads((repaired / "headwise.json").read_text())
     # What the decision said of a head that a person chose otherwise is not passed on as the reason.
     kept = json.loads((plain / "headwise.json").read_text())["plan"]["reasons"]
     decided = plan.reasons
@@ -71,11 +82,11 @@ def test_a_plan_is_written_edited_and_applied(checkpoint, recipe_file, tmp_path,
             prefix = "" if goes == was else f"{'removed' if goes else 'kept'} by hand; decided: "
             assert kept[site][str(head)] == prefix + said
     assert Plan.load(written).reasons["0"][2] == kept["0"]["2"]
-    models = [load(folder) for folder in (plain, repaired)]
+    models = [load(folder) for folder in (plain, repaired, trained)]
     for model in models:
         assert [site.kept for site in find_sites(model).values()] == [(0, 1, 3), (1, 2)]
     weights = [model.encoder.layer[0].attention.output.dense.weight for model in models]
-    assert not torch.equal(*weights)
+    assert not any(torch.equal(one, other) for one, other in itertools.combinations(weights, 2))
     caplog.clear()
     # What was cut from the plan's model counts its heads as that one does; another model does not.
     assert main(["cut", str(plain), str(written), "--output-dir", str(tmp_path / "twice")]) == 2
