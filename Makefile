@@ -7,7 +7,7 @@ PACKAGES := analysis prune recipes
 LOWEST := .venv-lowest
 ON_LOWEST := tests/test_families.py tests/analysis/test_sites.py tests/analysis/test_gates.py tests/prune/test_surgery.py \
 	tests/prune/test_proof.py tests/prune/test_checkpoint.py tests/prune/test_rescue.py tests/prune/test_hub.py \
-	tests/prune/test_layerwise.py
+	tests/prune/test_layerwise.py tests/prune/test_recovery.py tests/prune/test_wide_steps.py tests/prune/test_own_code.py
 # How many test processes; each loads torch, so not more than there are cores.
 WORKERS ?= 2
 
@@ -23,7 +23,7 @@ test-all: $(VENV)/.test lint types contracts ## also every family x kernel x dty
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n $(WORKERS)
 	$(MAKE) test-lowest
 
-test-lowest: $(LOWEST)/.test ## families, sites, gates, cuts, proofs, checkpoints and the hub on the lowest transformers
+test-lowest: $(LOWEST)/.test ## families, sites, gates, cuts, proofs, checkpoints, training and the hub on the lowest transformers
 	OMP_NUM_THREADS=1 $(LOWEST)/bin/python -m pytest -q -n $(WORKERS) $(ON_LOWEST)
 
 fuzz: $(VENV)/.test ## recipes, 5,000 cases

@@ -183,8 +183,9 @@ class _ByTask(Trainer):
         super().__init__(**more)
         self._by_text = loss
 
-    def create_optimizer(self, model: Any = None) -> torch.optim.Optimizer:
-        return wide_steps(super().create_optimizer(model))
+    def create_optimizer(self, *model: Any) -> torch.optim.Optimizer:
+        # The lowest release that is admitted hands no model.
+        return wide_steps(super().create_optimizer(*model))
 
     def compute_loss(
         self, model: nn.Module, inputs: Any, return_outputs: bool = False, num_items_in_batch: Any = None
