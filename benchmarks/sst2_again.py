@@ -3,7 +3,7 @@
 Which texts a classifier happens to get right differs from training to training, and with it what pruning can lose.
 Seed 0 is the classifier of sst2.py, in FOLDER itself; the others are trained into FOLDER/again-SEED.
 
-    python benchmarks/sst2_again.py DATA FOLDER [--trainings 0 1 2] [--seeds 0 1 2] [--fractions 0.6 0.75 0.85]
+    python benchmarks/sst2_again.py DATA FOLDER [--trainings 0 1 2 3 4] [--seeds 0 1 2] [--fractions 0.6 0.75 0.85]
     python benchmarks/sst2_again.py DATA FOLDER --report
 """
 
@@ -71,7 +71,7 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("data", type=Path)
     parser.add_argument("folder", type=Path)
-    parser.add_argument("--trainings", type=int, nargs="+", default=[0, 1, 2])
+    parser.add_argument("--trainings", type=int, nargs="+", default=[0, 1, 2, 3, 4])
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
     parser.add_argument("--fractions", type=float, nargs="+", default=[0.6, 0.75, 0.85])
     parser.add_argument("--report", action="store_true")
