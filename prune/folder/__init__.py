@@ -175,16 +175,24 @@ def publish(work: Path, target: Path) -> None:
     if not target.exists():
         work.rename(target)
         return
-    # In a folder that nobody has: `<target>.old` may be a copy that somebody keeps. A link goes there as it is.
+    # A name that nobody has: `<target>.old` may be a copy that somebody keeps.
     aside = Path(tempfile.mkdtemp(prefix=f"{target.name}.", suffix=".old", dir=target.parent))
+    aside.rmdir()
     with uninterrupted():
-        target.rename(aside / target.name)
-        work.rename(target)
+        # Beside, not into another folder, which a folder that is read-only does not take part in.
+        target.rename(aside)
+        try:
+            work.rename(target)
+        except OSError:
+            aside.rename(target)
+            raise
+    if aside.is_symlink():
+        aside.unlink()
+        return
     shutil.rmtree(aside, ignore_errors=True)
     if aside.exists():
         log.warning(
-            "%s, which was replaced, cannot be deleted: part of it belongs to somebody else or is read-only",
-            aside / target.name,
+            "%s, which was replaced, cannot be deleted: part of it belongs to somebody else or is read-only", aside
         )
 
 

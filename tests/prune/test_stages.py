@@ -5,6 +5,7 @@ import errno
 import json
 import re
 import shutil
+from pathlib import Path
 
 import pytest
 
@@ -219,6 +220,30 @@ def test_a_link_is_replaced_and_what_it_points_to_stays(tmp_path):
     assert sorted(path.name for path in tmp_path.rglob("*")) == ["of new", "of there", "run", "there"]
 
 
+def test_what_is_read_only_is_replaced_and_nothing_is_left_where_it_cannot_be(tmp_path, monkeypatch):
+    for name in ("run", "new"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / f"of {name}").write_text("")
+    renamed, refused = Path.rename, {"run"}
+
+    def refuse(path, place):
+        """As a system does: what moves to another folder has to be writable itself."""
+        if path.name in refused or (path.name == "run" and Path(place).parent != path.parent):
+            raise PermissionError(errno.EACCES, "denied")
+        return renamed(path, place)
+
+    monkeypatch.setattr(Path, "rename", refuse)
+    for name in ("run", "new"):
+        refused = {name}
+        with pytest.raises(PermissionError):
+            publish(tmp_path / "new", tmp_path / "run")
+        assert sorted(path.name for path in tmp_path.rglob("*")) == ["new", "of new", "of run", "run"]
+        assert (tmp_path / "run" / "of run").exists()
+    refused = {""}
+    publish(tmp_path / "new", tmp_path / "run")
+    assert sorted(path.name for path in tmp_path.rglob("*")) == ["of new", "run"]
+
+
 @pytest.mark.parametrize(
     ("number", "words"),
     [
@@ -275,7 +300,7 @@ def test_what_was_replaced_and_cannot_be_deleted_is_told(tmp_path, monkeypatch, 
     monkeypatch.setattr(shutil, "rmtree", leaves)
     publish(tmp_path / "new", target)
     assert [path.name for path in target.iterdir()] == ["new"]
-    assert re.search(r"run\.\w+\.old/run, which was replaced, cannot be deleted", caplog.text)
+    assert re.search(r"run\.\w+\.old, which was replaced, cannot be deleted", caplog.text)
     # What is left over does not stand in the way of the next.
     publish(tmp_path / "newer", target)
     assert [path.name for path in target.iterdir()] == ["newer"]
