@@ -120,7 +120,9 @@ def learned(
         weights = [p for p in model.parameters() if p.requires_grad]
         learning += [{"params": weights, "lr": how.weights_rate}] if weights else []
         optimizer = wide_steps(torch.optim.Adam(learning))
-        texts = itertools.islice(itertools.cycle(calibration.batches), how.steps)
+        # Read anew for every round: what goes round by itself keeps all batches, which images do not bear.
+        rounds = itertools.chain.from_iterable(itertools.repeat(calibration.batches, how.steps))
+        texts = itertools.islice(rounds, how.steps)
         for step, batch in enumerate(track(texts, total=how.steps, label="Training gates")):
             losses = asked(batch)
             with gated(model, gates=_by_site(draw(free, step), owners, sites)):

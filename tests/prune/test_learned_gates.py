@@ -1,5 +1,8 @@
 """Gates that are trained: they find what was planted, and are drawn as they should be."""
 
+import copy
+import weakref
+
 import numpy as np
 import pytest
 import torch
@@ -10,7 +13,7 @@ from headwise.analysis.sites import find_sites
 from headwise.analysis.sites.projections import output_weight
 from headwise.prune.importance import SCORES, Calibration
 from headwise.prune.selection import Budget, select
-from tests.prune.importance_scene import batched, flat, made
+from tests.prune.importance_scene import batched, calibration, flat, made
 
 
 class Planted:
@@ -47,6 +50,26 @@ def test_gates_find_the_planted_head(how):
     best = max(((name, head) for name in found for head in range(4)), key=lambda place: found[place[0]][place[1]])
     assert best == ("1", 2)
     assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
+
+
+class Once:
+    """Batches that are made when they are asked for, as those of a data set."""
+
+    def __init__(self):
+        self.alive = weakref.WeakSet()
+
+    def __iter__(self):
+        for batch in batched(2):
+            one = copy.copy(batch)
+            self.alive.add(one)
+            assert len(self.alive) <= 2, "batches of before are kept"
+            yield one
+
+
+def test_batches_are_not_kept_while_gates_are_trained():
+    context = calibration(made("bert"), Once())
+    assert len(list(batched(2))) > 2
+    assert np.isfinite(flat(SCORES["gates"](steps=9, price=0.05).score(context))).all()
 
 
 def leaning(name, site, head):
