@@ -15,6 +15,7 @@ from headwise.prune.importance.calibration import Calibration, Loss
 from headwise.prune.importance.outputs import put_out
 from headwise.prune.importance.predictions import logits_of
 from headwise.prune.tasks.divergence import divergence, independent
+from headwise.prune.tasks.real_places import real_places
 
 #: From a model to a loss per text of one batch, [batch].
 Measure = Callable[[nn.Module], Tensor]
@@ -72,10 +73,9 @@ def _put_out(dense: nn.Module, batch: Batch) -> Measure:
 
 def _real(batch: Batch, output: Tensor) -> Tensor:
     """Which places of the outputs are of real tokens, [batch, place]; all where they are not of tokens."""
-    for stream in ("decoder", ""):
-        tokens = batch.tokens.get(stream)
-        if tokens is not None and tokens.valid.shape == output.shape[:-1]:
-            return tokens.valid.to(output.device)
+    real = real_places(batch, output.shape[:-1])
+    if real is not None:
+        return real.to(output.device)
     places = max(output[0, ..., 0].numel(), 1)
     return torch.ones(len(output), places, dtype=torch.bool, device=output.device)
 

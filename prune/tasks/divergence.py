@@ -7,6 +7,7 @@ from torch import Tensor, nn, ones_like
 from torch import bool as boolean
 
 from headwise.analysis.corpus.batching import Batch
+from headwise.prune.tasks.real_places import real_places
 
 
 def independent(model: nn.Module) -> bool:
@@ -40,8 +41,7 @@ def divergence(wanted: Tensor, given: Tensor, batch: Batch, *, independent: bool
         each = (log_p.exp() * (log_p - log_q)).sum(-1)
     if each.ndim == 1:
         return each
-    streams = (batch.tokens.get(name) for name in ("decoder", ""))
-    masks = [tokens.valid for tokens in streams if tokens is not None and tokens.valid.shape == each.shape]
-    rows = masks[0].to(each.device) if masks else ones_like(each, dtype=boolean)
+    real = real_places(batch, each.shape)
+    rows = ones_like(each, dtype=boolean) if real is None else real.to(each.device)
     # What stands at padding may be anything, infinity included.
     return each.masked_fill(~rows, 0.0).sum(-1) / rows.sum(-1).clamp(min=1)

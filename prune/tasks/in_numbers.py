@@ -6,10 +6,11 @@ from torch import Tensor
 
 from headwise.analysis.corpus.batching import Batch
 from headwise.analysis.errors import BadInput
+from headwise.prune.tasks.real_places import real_places
 
 
 def in_numbers(said: Tensor, batch: Batch) -> Tensor:
-    """The same, if there are numbers for every text; of tokens some are enough, as padding may hold anything.
+    """The same, if there are numbers for every text and real token; what stands at padding may be anything.
 
     Of what is judged; a loss that is none tells a search, or a score, by itself.
 
@@ -26,9 +27,12 @@ def in_numbers(said: Tensor, batch: Batch) -> Tensor:
     Traceback (most recent call last):
     headwise.analysis.errors.BadInput: the model says no numbers (NaN) of 1 of 2 texts of a batch, the first 'b'; ...
     """
-    none = said.isnan()
-    if said.ndim > 1:
-        none = none.flatten(1).any(1) if said.ndim == 2 else none.flatten(1).all(1)
+    # One that is none is enough: the largest is looked for among the others. It goes up into `amax`, which, of the
+    # scores of all tokens, needs no second tensor of that size.
+    none = (said.amax(-1) if said.ndim > 1 else said).isnan()
+    if none.ndim > 1:
+        real = real_places(batch, none.shape)
+        none = none.flatten(1).all(1) if real is None else (none & real.to(none.device)).any(1)
     if bool(none.any()):
         first = batch.texts[int(none.nonzero()[0])]
         raise BadInput(

@@ -40,7 +40,8 @@ CASES = [
     ("token-classification", BertForTokenClassification, TAGS),
     ("embedding-probe", BertModel, {}),
     ("agreement", BertForSequenceClassification, SEVERAL),
-    ("agreement", BertForMaskedLM, {}),
+    # Tied, the word would have no score in any text.
+    ("agreement", BertForMaskedLM, {"tie_word_embeddings": False}),
     ("agreement", BertModel, {}),
 ]
 
@@ -59,3 +60,44 @@ def test_a_model_that_says_no_numbers_of_a_text_is_told(kind, cls, more):
         BadInput, match=rf"no numbers \(NaN\) of \d+ of \d+ texts of a batch, the first '.*\b{word}\b.*'"
     ):
         fitted.judge(model, judged)
+
+
+def spoiling(model, at):
+    """The model, whose scores are none where `at` says, which is given the mask of real tokens and the scores' shape."""
+
+    def spoil(_module, _args, inputs, output):
+        real = inputs["attention_mask"].bool()
+        output.logits = output.logits.masked_fill(at(real, output.logits.shape), np.nan)
+        return output
+
+    model.register_forward_hook(spoil, with_kwargs=True)
+    return model
+
+
+def first_token(real, _shape):
+    return (torch.arange(real.shape[1]) == 0).unsqueeze(-1)
+
+
+def fifth_score(_real, shape):
+    return torch.arange(shape[-1]) == 5
+
+
+@pytest.mark.parametrize("at", [first_token, fifth_score])
+def test_a_token_or_score_that_is_none_is_told_of_what_is_said_of_tokens(at):
+    """The likeliest of others and of NaN is NaN, with every model, so any two agreed."""
+    judged = texts("agreement")
+    model = spoiling(make(BertForMaskedLM, BertConfig, **BERT), at)
+    with pytest.raises(BadInput, match=r"no numbers \(NaN\) of \d+ of \d+ texts"):
+        TASKS["agreement"]().fit(model, tokenizer(), judged)
+
+
+def test_padding_may_be_none():
+    judged, padded = texts("agreement"), []
+
+    def at(real, _shape):
+        padded.append(int((~real).sum()))
+        return ~real.unsqueeze(-1)
+
+    model = spoiling(make(BertForMaskedLM, BertConfig, **BERT), at)
+    assert TASKS["agreement"]().fit(model, tokenizer(), judged).judge(model, judged).value == 1.0
+    assert any(padded)
