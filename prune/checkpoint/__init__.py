@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+import torch
 import transformers
 from torch import nn
 
@@ -139,7 +140,7 @@ def save(
     with new_folder(target, overwrite=overwrite) as work:
         copy_companions(model, work)
         if processor is not None:
-            save_reader(processor, work)
+            save_reader(processor, work, inside=str(getattr(model, SUBFOLDER, "")))
         if form == "native":
             from headwise.prune.checkpoint.native import save_native
 
@@ -194,6 +195,8 @@ def _open(cls: Any, name: str, options: Mapping[str, Any], *, said: Any, **more:
             f"cannot load {name!r}: its model.safetensors.index.json lacks {error}, so nobody can tell which file holds what; "
             "fetch or write it anew"
         ) from error
+    except torch.OutOfMemoryError:
+        raise  # which is no matter of how weights are stored
     except (RuntimeError, ImportError) as error:
         # Without the package or the device for it nothing opens; with them it would be refused as well.
         refuse_quantised(name, said)

@@ -11,7 +11,7 @@ _FILE = "tokenizer.json"
 _OF_A_CALL = ("truncation", "padding")
 
 
-def save_reader(reader: Any, folder: Path) -> None:
+def save_reader(reader: Any, folder: Path, inside: str = "") -> None:
     """Write a tokenizer or processor into a folder, in which the dense folder's own files may lie already.
 
     Engines that read `tokenizer.json` by themselves keep to the lengths in it: texts would be cut to those of a run. It
@@ -20,9 +20,10 @@ def save_reader(reader: Any, folder: Path) -> None:
     Args:
         reader: a tokenizer or processor.
         folder: where to.
+        inside: the sub-folder that model and tokenizer were read from, of which a tokenizer says nothing.
     """
     tokenizer = getattr(reader, "tokenizer", reader)
-    own = Path(getattr(tokenizer, "name_or_path", "") or folder) / _FILE
+    own = Path(getattr(tokenizer, "name_or_path", "") or folder, inside, _FILE)
     said = _read(own if own.is_file() else folder / _FILE)
     reader.save_pretrained(folder)
     written = _read(folder / _FILE)

@@ -119,6 +119,16 @@ def test_a_tokenizer_is_saved_without_what_calls_left_in_it(stated, tmp_path):
     assert (lengths(dense) == (None, None)) is not stated
 
 
+def test_a_tokenizer_in_a_sub_folder_takes_no_lengths_from_above(tmp_path):
+    above, inside = checkpoint(tmp_path / "all"), checkpoint(tmp_path / "all/text")
+    raw = Tokenizer.from_file(str(above / "tokenizer.json"))
+    raw.enable_truncation(20)
+    raw.save(str(above / "tokenizer.json"))
+    read = AutoTokenizer.from_pretrained(above, subfolder="text")
+    out = save(load(above, subfolder="text"), tmp_path / "out", processor=read)
+    assert lengths(out) == lengths(inside) == (None, None)
+
+
 def test_a_tokenizer_of_nowhere_is_saved_without_lengths(tmp_path):
     from tests.prune.tiny_run import tokenizer
 

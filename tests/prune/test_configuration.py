@@ -4,6 +4,7 @@ import json
 import re
 
 import pytest
+import torch
 import transformers
 
 from headwise.analysis.errors import BadInput
@@ -43,6 +44,19 @@ def test_quantised_weights_are_refused_also_where_what_reads_them_is_not_install
     given = [texts, str(table(tmp_path / "texts.jsonl")), "--output-dir", str(tmp_path / "out")]
     assert main([verb, str(model), *given]) == 2
     assert re.search(r"weights are quantised \(gptq\).*dequantise first", capsys.readouterr().err)
+
+
+def test_too_little_memory_for_quantised_weights_is_told_as_that(tmp_path, monkeypatch):
+    model = checkpoint(tmp_path / "model")
+    config = json.loads((model / "config.json").read_text()) | {"quantization_config": {"quant_method": "fp8"}}
+    (model / "config.json").write_text(json.dumps(config))
+
+    def full(*_, **__):
+        raise torch.OutOfMemoryError("out of memory")
+
+    monkeypatch.setattr(transformers.PreTrainedModel, "from_pretrained", full)
+    with pytest.raises(torch.OutOfMemoryError):
+        load(model)
 
 
 def test_attention_in_floats_beside_quantised_experts_is_understood(tmp_path, capsys):
