@@ -16,6 +16,7 @@ from headwise.analysis.errors import BadInput, first_line
 from headwise.analysis.identity import settings_hash, weights_hash
 from headwise.prune.checkpoint.auto_class import auto_class
 from headwise.prune.checkpoint.configuration import where_is
+from headwise.prune.checkpoint.own_code import code_of
 from headwise.prune.tasks.text_classification import is_classifier
 
 #: Which of the library's doors opens what makes a model's main input.
@@ -163,5 +164,5 @@ def _facts(name: str, revision: str | None, model: Any) -> dict[str, Any]:
         "id": name, "revision": revision, "class": type(model).__name__,
         "auto_class": auto_class(model), "model_type": getattr(config, "model_type", ""),
         "dtype": str(parameter.dtype).removeprefix("torch."), "device": str(home(model)), "hash": weights_hash(model),
-        "config": settings_hash(model, *pooled),
+        "config": settings_hash(model, *pooled), "own_code": bool(code_of(model)),
     }  # fmt: skip

@@ -94,8 +94,8 @@ def loading(folder: Folder) -> tuple[Snippet, ...]:
 
 
 def _own_code(folder: Folder) -> bool:
-    """Whether the model itself is Python code in the checkpoint, beside the code that headwise writes."""
-    return any(name.endswith(".py") and name != "modeling_headwise.py" for name in folder.checkpoint)
+    """Whether the model itself is Python code in the checkpoint; a tokenizer that is does not matter here."""
+    return bool((folder.environment.get("model") or {}).get("own_code"))
 
 
 def _called(name: str, where: str, flag: str) -> str:

@@ -52,6 +52,7 @@ class _Compensation(_Part):
 class _Model(_Part):
     id: Words | None = None
     revision: Words | None = None
+    own_code: Yes | None = None
 
 
 class _Environment(_Part):

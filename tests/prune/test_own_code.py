@@ -10,6 +10,7 @@ from transformers import AutoConfig, AutoModelForSequenceClassification
 from headwise.analysis.errors import BadInput
 from headwise.prune import cut, load, save
 from headwise.prune.checkpoint.skeleton import skeleton
+from headwise.prune.opening import open_checkpoint
 from headwise.prune.report.folder import Folder
 from headwise.prune.report.serving import loading, servings
 from tests.prune.tiny_run import checkpoint
@@ -88,8 +89,11 @@ def test_a_class_of_transformers_that_the_written_code_opened_is_none_of_its_own
     assert torch.equal(said(load(save(alone, tmp_path / "again"))), said(alone))
 
 
-@pytest.mark.parametrize(("files", "leave"), [({"own.py"}, True), (set(), False)])
-def test_a_report_says_what_opening_takes(files, leave):
-    folder = Folder("run", ".", (), checkpoint=frozenset({"headwise.json", "modeling_headwise.py"} | files))
-    assert ("trust_remote_code=True" in loading(folder)[0].code) is leave
-    assert ("without a flag" in servings(folder, ())[0].how) is not leave
+@pytest.mark.parametrize("own", [True, False])
+def test_a_report_says_what_opening_takes(own, dense, tmp_path):
+    """Of the model's own code, not of that of its tokenizer."""
+    opened = open_checkpoint(str(dense if own else checkpoint(tmp_path / "stock")), trust_remote_code=own)
+    files = frozenset({"headwise.json", "modeling_headwise.py", "tokenization_my.py"})
+    folder = Folder("run", ".", (), checkpoint=files, environment={"model": opened.facts})
+    assert ("trust_remote_code=True" in loading(folder)[0].code) is own
+    assert ("without a flag" in servings(folder, ())[0].how) is not own
