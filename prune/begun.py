@@ -62,13 +62,22 @@ def require_there(folder: Path, began: Mapping[str, Any], how: str = "") -> None
     )
 
 
+def other_weights(began: Mapping[str, Any], facts: Mapping[str, Any]) -> bool:
+    """Whether a model is another one than a run began with; of one in another precision nobody can tell.
+
+    >>> other_weights({"dtype": "float32", "hash": "0123"}, {"dtype": "float32", "hash": "4567"})
+    True
+    """
+    return began.get("dtype") == facts["dtype"] and began.get("hash") not in (None, facts["hash"])
+
+
 def require_same(began: Mapping[str, Any], facts: Mapping[str, Any]) -> None:
     """Return unless a model is another one than a run began with, in the same precision.
 
     Raises:
         BadInput: with what to do.
     """
-    if began.get("dtype") == facts["dtype"] and began.get("hash") not in (None, facts["hash"]):
+    if other_weights(began, facts):
         raise BadInput(
             f"{facts['id']} is not the model that the run began with any more (its weights are {facts['hash']}, they were "
             f"{began['hash']}); put it back, or say what to compare with: --against MODEL (against=)"

@@ -43,7 +43,7 @@ def view(
     with speaking(quiet):
         from headwise.analysis.evidence import Evidence
         from headwise.analysis.view import look_at
-        from headwise.prune.begun import began_with
+        from headwise.prune.begun import began_with, other_weights
         from headwise.prune.folder import new_file
         from headwise.prune.opening import open_checkpoint
         from headwise.prune.view_page import view_page
@@ -54,7 +54,7 @@ def view(
             model, revision=revision, dtype=kind, device=device, trust_remote_code=trust_remote_code
         )
         began = began_with(run) if run is not None else {}
-        if began.get("hash") not in (None, opened.facts["hash"]) and began.get("dtype") == opened.facts["dtype"]:
+        if other_weights(began, opened.facts):
             raise BadInput(
                 f"{run}: it is of {began.get('id')} with the weights {began['hash']}, those of {model} are "
                 f"{opened.facts['hash']}; give a run of this model, or leave --run out"

@@ -27,8 +27,8 @@ def in_numbers(said: Tensor, batch: Batch) -> Tensor:
     Traceback (most recent call last):
     headwise.analysis.errors.BadInput: the model says no numbers (NaN) of 1 of 2 texts of a batch, the first 'b'; ...
     """
-    # One that is none is enough: the largest is looked for among the others. It goes up into `amax`, which, of the
-    # scores of all tokens, needs no second tensor of that size.
+    # One NaN is enough, as the likeliest of others and of it is it. `amax` hands it on, and of the scores of all tokens
+    # makes no second tensor of that size.
     none = (said.amax(-1) if said.ndim > 1 else said).isnan()
     if none.ndim > 1:
         real = real_places(batch, none.shape)
