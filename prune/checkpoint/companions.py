@@ -59,16 +59,36 @@ def _is_companion(name: str) -> bool:
 
 
 def _modules(source: Path) -> list[str]:
-    """The sub-folders that sentence-transformers keeps modules in; the model itself is in none."""
+    """The sub-folders that sentence-transformers keeps modules in, but for one with a model, which is not cut."""
     if not (source / _MODULES).is_file():
         return []
     try:
-        listed = [Path(module["path"]) for module in json.loads((source / _MODULES).read_text(encoding="utf-8"))]
+        listed = [Path(module["path"]) for module in _json(source / _MODULES)]
     except (ValueError, LookupError, TypeError) as error:
         log.warning("%s lists no modules (%s), so none of theirs is copied", source / _MODULES, error)
         return []
     # A list from elsewhere must not lead out of its folder.
-    return [path.as_posix() for path in listed if path.parts and not path.is_absolute() and ".." not in path.parts]
+    inside = [path for path in listed if path.parts and not path.is_absolute() and ".." not in path.parts]
+    models = [path for path in inside if _is_model(source / path / "config.json")]
+    for path in models:
+        log.warning(
+            "%s is a model of its own and is not copied: sentence-transformers would open it in the place of the cut one; "
+            "load that folder, cut it and put it there",
+            source / path,
+        )
+    return [path.as_posix() for path in inside if path not in models]
+
+
+def _is_model(config: Path) -> bool:
+    try:
+        found = _json(config) if config.is_file() else {}
+    except ValueError:
+        return False  # copied as it is, since who reads it will tell
+    return isinstance(found, dict) and "model_type" in found
+
+
+def _json(path: Path) -> Any:
+    return json.loads(path.read_text(encoding="utf-8"))
 
 
 def _source(model: Any) -> Path | None:

@@ -58,6 +58,18 @@ def test_a_list_of_modules_does_not_lead_out_of_its_folder(tmp_path, caplog):
     assert "modules.json lists no modules" in caplog.text
 
 
+def test_an_uncut_model_among_the_modules_is_not_taken_for_the_cut_one(tmp_path, caplog):
+    dense = checkpoint(tmp_path / "dense")
+    checkpoint(dense / "0_BERT")
+    (dense / "1_Pooling").mkdir()
+    (dense / "1_Pooling/config.json").write_text("damaged")
+    (dense / "modules.json").write_text(json.dumps([{"path": "0_BERT"}, {"path": "1_Pooling"}]))
+    with caplog.at_level(logging.WARNING):
+        found = files(save(cut(load(dense), {"0": [1]}), tmp_path / "out"))
+    assert {name for name in found if "/" in name} == {"1_Pooling/config.json"}
+    assert "0_BERT is a model of its own and is not copied" in caplog.text
+
+
 def test_what_else_lies_in_a_folder_stays_there_and_terms_come_along(tmp_path):
     dense = checkpoint(tmp_path / "dense")
     strange = ["runs/a/plan.json", "checkpoint-5/config.json", "checkpoint-5/trainer_state.json", "data/train.json"]
