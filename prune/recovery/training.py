@@ -92,9 +92,8 @@ def train(
     """Train a model in place; the weights of the epoch with the lowest held-out loss stay, the first ones included.
 
     The optimizer is made for the weights as they are now, so a model is cut before. Weights of half precision learn by
-    float32 copies (`wide_steps`). What stands for a block without
-    heads stays at zero. The model is trained as it runs, without dropout; texts held out see to it that it does not
-    learn them by heart.
+    float32 copies (`wide_steps`). What stands for a block without heads stays at zero. The model is trained as it runs,
+    without dropout; texts held out see to it that it does not learn them by heart.
 
     Args:
         loss: a loss per text.
