@@ -4,6 +4,7 @@ A module whose tests are about it says so with a fixture of the same name that d
 """
 
 import functools
+import sys
 
 import pytest
 
@@ -27,3 +28,22 @@ def few_draws():
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(pipeline, "by_chance", functools.partial(by_chance, draws=2))
         yield
+
+
+@pytest.fixture
+def own_modules(tmp_path, monkeypatch):
+    """Code that checkpoints bring is kept in the test's own folder, and imported as if nothing had been before.
+
+    The package that transformers keeps it in is found once a process: another test's folder would be looked into.
+    """
+    monkeypatch.setattr("transformers.dynamic_module_utils.HF_MODULES_CACHE", str(tmp_path / "modules"))
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    before = {name: sys.modules.pop(name) for name in _of_checkpoints()}
+    yield
+    for name in _of_checkpoints():
+        del sys.modules[name]
+    sys.modules.update(before)
+
+
+def _of_checkpoints():
+    return [name for name in sys.modules if name.split(".")[0] == "transformers_modules"]

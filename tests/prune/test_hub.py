@@ -311,10 +311,7 @@ def test_pickles_are_read_where_that_is_allowed_and_nobody_hears_of_it(hub, plac
     assert not [asked for asked in hub.asked if "discussions" in asked or "commits" in asked]
 
 
-def test_code_of_a_checkpoint_runs_where_that_is_allowed_behind_the_door_that_it_names(
-    hub, place, monkeypatch, tmp_path
-):
-    monkeypatch.setattr("transformers.dynamic_module_utils.HF_MODULES_CACHE", str(tmp_path / "modules"))
+def test_code_of_a_checkpoint_runs_where_that_is_allowed_behind_the_door_that_it_names(hub, place, own_modules):
     files = {path.name: path.read_bytes() for path in (place / "first").iterdir()}
     doors = {"AutoConfig": "own.OwnConfig", "AutoModelForSequenceClassification": "own.Own"}
     told = json.loads(files["config.json"]) | {"model_type": "own-bert", "auto_map": doors, "architectures": ["Own"]}

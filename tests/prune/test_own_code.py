@@ -1,7 +1,6 @@
 """Checkpoints whose model is Python code of their own: cut, saved, and opened again by leave of the user."""
 
 import json
-import sys
 
 import pytest
 import torch
@@ -27,18 +26,14 @@ class Own(BertForSequenceClassification):
 
 
 @pytest.fixture
-def dense(tmp_path, monkeypatch):
-    cache = str(tmp_path / "modules")
-    monkeypatch.setattr("transformers.dynamic_module_utils.HF_MODULES_CACHE", cache)
+def dense(tmp_path, own_modules):
     folder = checkpoint(tmp_path / "dense")
     (folder / "own.py").write_text(CODE)
     (folder / "own_part.py").write_text("NAME = 'own-bert'\n")
     told = json.loads((folder / "config.json").read_text())
     told |= {"model_type": "own-bert", "auto_map": DOORS, "architectures": ["Own"]}
     (folder / "config.json").write_text(json.dumps(told))
-    yield folder
-    if cache in sys.path:
-        sys.path.remove(cache)
+    return folder
 
 
 def said(model):
@@ -81,8 +76,7 @@ def test_own_code_runs_by_leave_of_the_user_alone(dense, tmp_path):
             load(folder, trust_remote_code=True)
 
 
-def test_a_class_of_transformers_that_the_written_code_opened_is_none_of_its_own(tmp_path, monkeypatch):
-    monkeypatch.setattr("transformers.dynamic_module_utils.HF_MODULES_CACHE", str(tmp_path / "modules"))
+def test_a_class_of_transformers_that_the_written_code_opened_is_none_of_its_own(tmp_path, own_modules):
     folder = save(cut(load(checkpoint(tmp_path / "dense")), {"0": [1]}), tmp_path / "cut")
     alone = AutoModelForSequenceClassification.from_pretrained(folder, trust_remote_code=True)
     assert type(alone).__module__.endswith(".modeling_headwise")
