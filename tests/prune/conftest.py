@@ -5,6 +5,7 @@ A module whose tests are about it says so with a fixture of the same name that d
 
 import functools
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -34,10 +35,12 @@ def few_draws():
 def own_modules(tmp_path, monkeypatch):
     """Code that checkpoints bring is kept in the test's own folder, and imported as if nothing had been before.
 
-    The package that transformers keeps it in is found once a process: another test's folder would be looked into.
+    The package that transformers keeps it in is found once a process, in the first folder that has it: that of another
+    test would be looked into.
     """
     monkeypatch.setattr("transformers.dynamic_module_utils.HF_MODULES_CACHE", str(tmp_path / "modules"))
-    monkeypatch.setattr(sys, "path", list(sys.path))
+    others = [place for place in sys.path if not (Path(place) / "transformers_modules").exists()]
+    monkeypatch.setattr(sys, "path", others)
     before = {name: sys.modules.pop(name) for name in _of_checkpoints()}
     yield
     for name in _of_checkpoints():
