@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from headwise.analysis.errors import BadInput
-from headwise.prune.folder import check_free, check_place, settled, space_told
+from headwise.prune.folder import check_target, settled, space_told
 
 
 @dataclass(frozen=True)
@@ -125,8 +125,7 @@ def inspect(
         BadInput: the model, the texts or the folder cannot be used.
     """
     target = Path(output_dir) if output_dir is not None else run_folder(model, "analyze")
-    check_place(settled(target), model)
-    check_free(target, overwrite=overwrite)
+    check_target(target, model, overwrite=overwrite)
 
     from headwise.analysis.analyze import analyze
     from headwise.analysis.capture.processes import agreed, world

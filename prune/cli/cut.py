@@ -34,14 +34,13 @@ def cut(
     with speaking(quiet):
         from headwise.prune.applying import apply_plan
         from headwise.prune.cli.plan import load_recipe
-        from headwise.prune.folder import check_free, check_place, settled
+        from headwise.prune.folder import check_target
         from headwise.prune.inspection import run_folder
         from headwise.prune.plan import Plan
 
         read = Plan.load(plan)
         target = output_dir or run_folder(model, "cut")
-        check_place(settled(target), model)
-        check_free(target, overwrite=overwrite)
+        check_target(target, model, overwrite=overwrite)
         name = dtype.value if dtype is not None else None
         loaded = None if recipe is None else load_recipe(recipe, None, model, revision, name, None)
         done = apply_plan(

@@ -40,14 +40,13 @@ def export(
 ) -> None:
     """Write a checkpoint in another form, for any batch and length, once it has given the same numbers."""
     with speaking(quiet):
-        from headwise.prune.folder import check_free, check_place, settled
+        from headwise.prune.folder import check_target
         from headwise.prune.judgement import checkpoint_of
         from headwise.prune.opening import open_checkpoint
 
         source = checkpoint_of(folder)
         if to is Form.native:
-            check_place(settled(out), source)
-            check_free(out, overwrite=overwrite)
+            check_target(out, source, overwrite=overwrite)
         opened = open_checkpoint(source, revision=revision, device="cpu", trust_remote_code=trust_remote_code)
         difference = None
         if to is Form.native:

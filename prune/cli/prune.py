@@ -81,10 +81,9 @@ def prune(
     resumable(resume, output_dir, "run")
     if dry_run:
         if output_dir is not None and not resume:
-            from headwise.prune.folder import check_free, check_place, settled
+            from headwise.prune.folder import check_target
 
-            check_place(settled(output_dir), model)
-            check_free(output_dir, overwrite=overwrite)
+            check_target(output_dir, model, overwrite=overwrite)
         _dry_run(recipe, changes, trust_remote_code=trust_remote_code, as_json=as_json, quiet=quiet)
         return
     run_recipe(

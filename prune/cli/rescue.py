@@ -27,10 +27,9 @@ def rescue(
     """Write a checkpoint that transformers 4 pruned, or that is only a pickle, so that it opens again, bit for bit."""
     with speaking(quiet):
         from headwise.prune.checkpoint.rescue import rescue as save_again
-        from headwise.prune.folder import check_free, check_place, settled
+        from headwise.prune.folder import check_target
 
-        check_place(settled(out), checkpoint)
-        check_free(out, overwrite=overwrite)
+        check_target(out, checkpoint, overwrite=overwrite)
         model = save_again(checkpoint, out, revision=revision, allow_pickle=allow_pickle, overwrite=overwrite)
         record = getattr(model.config, "headwise", None) or {"sites": {}}
         gone = {name: site["heads"] - len(site["kept"]) for name, site in record["sites"].items()}

@@ -139,6 +139,18 @@ def check_place(target: Path, model: str | Path | None = None) -> None:
         raise BadInput(f"{target} holds the model that is read ({model}), so it is not replaced; choose another folder")
 
 
+def check_target(target: str | Path, model: str | Path | None, *, overwrite: bool) -> None:
+    """Return if what is made of a model can go there: `check_place` and `check_free`, before anything is loaded.
+
+    Raises:
+        BadInput: with what to do about it.
+
+    >>> check_target("runs/new", "bert-base-uncased", overwrite=False)
+    """
+    check_place(settled(target), model)
+    check_free(Path(target), overwrite=overwrite)
+
+
 def is_run(folder: Path) -> bool:
     """Whether a run, an analysis or a sweep is in a folder, finished or not."""
     if folder.name.endswith(".partial") and (folder / ".lock").exists():
